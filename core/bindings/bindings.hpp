@@ -1,0 +1,29 @@
+// What the binding files share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "queue/histogram.hpp"
+
+namespace teal {
+
+namespace nb = nanobind;
+
+void bind_cpu(nb::module_& m);
+void bind_tensor(nb::module_& m);
+void bind_memory(nb::module_& m);
+void bind_client(nb::module_& m);
+void bind_host(nb::module_& m);
+void bind_worker(nb::module_& m);
+
+// (lower bound in nanoseconds, count) of each bucket that is not empty.
+inline nb::list histogram_list(const Histogram& histogram) {
+    nb::list list;
+    for (unsigned i = 0; i < Histogram::bucket_count; ++i) {
+        const std::uint32_t count = histogram.buckets[i].load(std::memory_order_relaxed);
+        if (count > 0) list.append(nb::make_tuple(Histogram::bucket_floor(i), count));
+    }
+    return list;
+}
+
+}  // namespace teal

@@ -1,0 +1,116 @@
+// The host's seam: Sweeper and the pool region behind it.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+#include "host/sweeper.hpp"
+
+namespace teal {
+namespace {
+
+nb::dict worker_dict(const WorkerLine& line) {
+    nb::dict d;
+    static constexpr const char* names[] = {"absent", "starting", "idle", "leading", "running"};
+    const std::uint32_t state = line.state.load(std::memory_order_relaxed);
+    const bool running = line.run_started.load(std::memory_order_relaxed) != 0;
+    d["state"] = running ? "running" : names[state < 5 ? state : 0];
+    d["pid"] = line.pid.load(std::memory_order_relaxed);
+    d["requests"] = line.requests.load(std::memory_order_relaxed);
+    d["sleeps"] = line.sleeps.load(std::memory_order_relaxed);
+    return d;
+}
+
+nb::dict version_dict(const Pool& pool, std::uint32_t index) {
+    const VersionLine& v = pool.memory().versions[index];
+    nb::dict d;
+    d["requests"] = v.requests.load(std::memory_order_relaxed);
+    d["failed"] = v.failed.load(std::memory_order_relaxed);
+    d["cancelled"] = v.cancelled.load(std::memory_order_relaxed);
+    d["expired"] = v.expired.load(std::memory_order_relaxed);
+    d["copies_in"] = v.copies_in.load(std::memory_order_relaxed);
+    d["copies_out"] = v.copies_out.load(std::memory_order_relaxed);
+    d["bytes_copied"] = v.bytes_copied.load(std::memory_order_relaxed);
+    d["bindings"] = v.bindings.load(std::memory_order_relaxed);
+    d["in_flight"] = v.in_flight;
+    static constexpr const char* names[stage_count] = {"queue", "run", "copy"};
+    nb::dict stages;
+    for (std::size_t i = 0; i < stage_count; ++i) stages[names[i]] = histogram_list(pool.memory().histograms[index].stages[i]);
+    d["stages"] = stages;
+    return d;
+}
+
+nb::dict session_dict(const Pool& pool, std::uint32_t index) {
+    const SessionLine& s = pool.memory().sessions[index];
+    nb::dict d;
+    d["in_flight"] = s.in_flight;
+    d["limit"] = s.limit;
+    d["requests"] = s.requests;
+    d["garbage"] = s.garbage;
+    return d;
+}
+
+std::shared_ptr<Sweeper> make_sweeper(std::uint64_t idle_ns) { return std::make_shared<Sweeper>(Pool::create(idle_ns)); }
+
+using released = nb::call_guard<nb::gil_scoped_release>;
+
+}  // namespace
+
+void bind_host(nb::module_& m) {
+    nb::class_<Sweeper>(m, "Sweeper", "The host's hold on one pool: sessions, versions, deadlines, the dead.")
+        .def(nb::new_(&make_sweeper), nb::arg("idle_ns"))
+        .def_prop_ro("pool_fd", [](Sweeper& s) { return s.pool().fd(); })
+        .def("start", &Sweeper::start)
+        .def("stop", &Sweeper::stop, released())
+        .def("tick", &Sweeper::tick, released())
+        .def("open_session", [](Sweeper& s, std::uint32_t slots, std::uint32_t limit) {
+            const Sweeper::Opened opened = s.open_session(slots, limit);
+            return nb::make_tuple(opened.index, opened.epoch, opened.fd);
+        }, nb::arg("slots"), nb::arg("limit"), nb::sig("def open_session(self, slots: int, limit: int) -> tuple[int, int, int]"))
+        .def("grant_region", &Sweeper::grant_region, nb::arg("session"), nb::arg("count"))
+        .def("close_session", [](Sweeper& s, std::uint32_t session, bool gone) { s.close_session(session, gone ? Reason::client_gone : Reason::host_stopping); },
+             nb::arg("session"), nb::arg("gone"), released())
+        .def("session_in_flight", &Sweeper::session_in_flight, nb::arg("session"))
+        .def("free_session", &Sweeper::free_session, nb::arg("session"))
+        .def("open_version", &Sweeper::open_version, nb::arg("model"), nb::arg("number"), nb::arg("flags"), nb::arg("native_op"))
+        .def("version_generation", [](Sweeper& s, std::uint32_t line) { return s.pool().memory().versions[line].generation; }, nb::arg("line"))
+        .def("publish_version", &Sweeper::publish_version, nb::arg("line"), nb::arg("make_current"), released())
+        .def("retire_version", &Sweeper::retire_version, nb::arg("line"), released())
+        .def("version_in_flight", &Sweeper::version_in_flight, nb::arg("line"))
+        .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
+        .def("free_version", &Sweeper::free_version, nb::arg("line"))
+        .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail) {
+            Sweeper::Buried buried{};
+            {
+                const nb::gil_scoped_release release;
+                buried = s.bury_worker(worker, detail);
+            }
+            return nb::make_tuple(buried.failed, buried.again);
+        }, nb::arg("worker"), nb::arg("detail"), nb::sig("def bury_worker(self, worker: int, detail: int) -> tuple[int, int]"))
+        .def("end_handed_over", [](Sweeper& s, std::uint32_t record, std::uint32_t generation, std::uint32_t spill) {
+            s.end_handed_over(record, generation, spill != 0, spill, spill != 0 ? Reason::none : Reason::quota);
+        }, nb::arg("record"), nb::arg("generation"), nb::arg("spill"), released())
+        .def("record_session", [](Sweeper& s, std::uint32_t record) {
+            return record < record_count ? s.pool().memory().records[record].session : nobody;
+        }, nb::arg("record"))
+        .def("stop_taking", &Sweeper::stop_taking, nb::arg("stopping"))
+        .def("active", &Sweeper::active)
+        .def("queued", [](Sweeper& s) { return s.pool().queued(); })
+        .def("repairs", [](Sweeper& s) { return s.pool().memory().header.repairs; })
+        .def("wake_worker", [](Sweeper& s, std::uint32_t worker) { s.pool().wake_worker(worker); }, nb::arg("worker"))
+        .def("worker", [](Sweeper& s, std::uint32_t worker) { return worker_dict(s.pool().memory().workers[worker]); }, nb::arg("worker"),
+             nb::sig("def worker(self, worker: int) -> dict[str, typing.Any]"))
+        .def("version", [](Sweeper& s, std::uint32_t line) { return version_dict(s.pool(), line); }, nb::arg("line"),
+             nb::sig("def version(self, line: int) -> dict[str, typing.Any]"))
+        .def("session", [](Sweeper& s, std::uint32_t session) { return session_dict(s.pool(), session); }, nb::arg("session"),
+             nb::sig("def session(self, session: int) -> dict[str, typing.Any]"));
+    m.attr("KERNEL_PURE") = static_cast<unsigned>(kernel_pure);
+    m.attr("KERNEL_IDEMPOTENT") = static_cast<unsigned>(kernel_idempotent);
+    m.attr("KERNEL_NATIVE") = static_cast<unsigned>(kernel_native);
+    m.attr("MAX_WORKERS") = max_workers;
+}
+
+}  // namespace teal

@@ -1,0 +1,42 @@
+// teal._core: the seam between Python and the core. Internal: users import teal.
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+#include "memory/region.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+// Names of the classes in teal.errors, by Code.
+constexpr const char* error_names[] = {
+    "InvalidArgument", "NotFound", "QuotaExceeded", "WouldBlock", "DeadlineExceeded", "Cancelled",
+    "PeerDied", "Closed", "Busy", "KernelFailed", "VersionMismatch", "InternalError",
+};
+
+void translate(const std::exception_ptr& pointer, void*) {
+    try {
+        std::rethrow_exception(pointer);
+    } catch (const teal::Error& error) {
+        const nb::object type = nb::module_::import_("teal.errors").attr("from_core");
+        const nb::object made = type(error_names[static_cast<std::size_t>(error.code())], error.what());
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+    }
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    nb::set_leak_warnings(false);  // teal.memory.leaks() is the report that names loans; this one names types
+    nb::register_exception_translator(translate);
+    m.attr("ABI_VERSION") = teal::abi_version;
+    teal::bind_cpu(m);
+    teal::bind_tensor(m);
+    teal::bind_memory(m);
+    teal::bind_client(m);
+    teal::bind_host(m);
+    teal::bind_worker(m);
+}

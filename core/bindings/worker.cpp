@@ -1,0 +1,238 @@
+// The worker's seam: kernels written in Python behind the core's Kernel and Binding.
+//
+// Theory of operation: the loop runs without the GIL. For a Python kernel it takes the GIL, calls what kernel.bind(slot) returned
+// (prepared once per slot, so usually a C-level callable), and gives the GIL back. The callable returns None when every output was
+// written in place, or a list with an array (or None) for each output.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <string>
+
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/tensor.hpp"
+#include "cpu/clock.hpp"
+#include "host/worker.hpp"
+#include "kernel/builtin.hpp"
+
+namespace teal {
+namespace {
+
+// What a Python kernel is given to bind to. Tensors hold the pages they lie in; views of inputs are read-only.
+struct WorkerSlot {
+    nb::list inputs;
+    nb::list outputs;   // None where the shape is not known before the run, or the output is not wanted
+    nb::list wanted;    // bool for each output
+    Run* run = nullptr; // while it runs
+};
+
+std::string python_error() {
+    nb::python_error error;  // takes the pending exception
+    std::string text = nb::cast<std::string>(nb::str(error.type().attr("__name__"))) + ": " + nb::cast<std::string>(nb::str(error.value()));
+    return text;
+}
+
+class PythonBinding final : public Binding {
+public:
+    PythonBinding(nb::object callable, nb::object slot, nb::object spill)
+        : callable_(std::move(callable)), slot_(std::move(slot)), spill_(std::move(spill)), worker_slot_(nb::cast<WorkerSlot*>(slot_)) {}
+
+    ~PythonBinding() override {
+        const nb::gil_scoped_acquire gil;
+        callable_.reset();
+        slot_.reset();
+        spill_.reset();
+    }
+
+    bool run(Run& run) noexcept override {
+        const nb::gil_scoped_acquire gil;
+        worker_slot_->run = &run;
+        PyObject* result = PyObject_CallNoArgs(callable_.ptr());
+        worker_slot_->run = nullptr;
+        if (result == nullptr) {
+            run.message = failure();
+            return false;
+        }
+        if (result == Py_None) {
+            Py_DECREF(result);
+            return true;
+        }
+        try {
+            return deliver(run, nb::steal(result));
+        } catch (nb::python_error& error) {
+            run.message = error.what();
+        } catch (const std::exception& error) {
+            run.message = error.what();
+        }
+        return false;
+    }
+
+private:
+    static std::string failure() noexcept {
+        try {
+            return python_error();
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+    }
+
+    // Stores the outputs that the kernel returned; those that do not fit go to the host together (a spill).
+    bool deliver(Run& run, nb::object result) {
+        const auto list = nb::cast<nb::sequence>(result);
+        const std::size_t count = nb::len(list);
+        if (count != run.descriptor->outputs.size()) {
+            run.message = "kernel returned " + std::to_string(count) + " outputs, expected " + std::to_string(run.descriptor->outputs.size());
+            return false;
+        }
+        bool fits = true;
+        for (std::size_t i = 0; i < count; ++i) {
+            const TensorDesc& planned = run.descriptor->outputs[i];
+            const nb::object item = list[i];
+            if (item.is_none() || (planned.flags & tensor_absent) != 0) continue;
+            if (!store(run, i, item)) fits = false;
+            if (!run.message.empty()) return false;
+        }
+        if (fits) return true;
+        spill_(run.record, run.record_generation, result);
+        run.handed_over = true;
+        return true;
+    }
+
+    static bool store(Run& run, std::size_t i, nb::handle item) {
+        const TensorDesc& planned = run.descriptor->outputs[i];
+        if (nb::isinstance<nb::tuple>(item)) {  // BYTES: (shape, packed)
+            const auto shape = nb::cast<nb::tuple>(item[0]);
+            const auto packed = nb::cast<nb::bytes>(item[1]);
+            std::int64_t extents[max_rank]{};
+            const std::size_t rank = nb::len(shape);
+            for (std::size_t d = 0; d < rank && d < max_rank; ++d) extents[d] = nb::cast<std::int64_t>(shape[d]);
+            return rank <= max_rank && emit(run, i, Dtype::bytes, extents, rank, packed.data(), packed.size());
+        }
+        const Source source = source_of(item);
+        if ((planned.flags & tensor_unplanned) != 0) {
+            if (!source.contiguous) throw nb::value_error("kernel returned a non-contiguous output");
+            return emit(run, i, source.dtype, source.shape.data(), source.shape.size(), source.data, source.nbytes);
+        }
+        if (static_cast<std::uint8_t>(source.dtype) != planned.dtype) {
+            run.message = "$.outputs[" + std::to_string(i) + "].dtype: kernel returned " + std::string(dtype_info(source.dtype).name) +
+                          ", its signature says " + std::string(dtype_info(static_cast<Dtype>(planned.dtype)).name);
+            return false;
+        }
+        if (source.nbytes != planned.nbytes || source.shape.size() != planned.rank ||
+            !std::equal(source.shape.begin(), source.shape.end(), planned.shape)) {
+            // The signature promised another shape. The answer is what the kernel returned.
+            if (!source.contiguous) throw nb::value_error("kernel returned a non-contiguous output");
+            return emit(run, i, source.dtype, source.shape.data(), source.shape.size(), source.data, source.nbytes);
+        }
+        const std::uint64_t start = ticks();
+        copy_source(source, run.address(planned));
+        run.copy_ticks += ticks() - start;
+        ++run.copies_out;
+        run.bytes_out += source.nbytes;
+        return true;
+    }
+
+    nb::object callable_;
+    nb::object slot_;
+    nb::object spill_;
+    WorkerSlot* worker_slot_;
+};
+
+class PythonKernel final : public Kernel {
+public:
+    PythonKernel(nb::object kernel, nb::object spill) : kernel_(std::move(kernel)), spill_(std::move(spill)) {}
+
+    ~PythonKernel() override {
+        const nb::gil_scoped_acquire gil;
+        kernel_.reset();
+        spill_.reset();
+    }
+
+    // `owners`: who holds the pages of each region.
+    std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
+        const nb::gil_scoped_acquire gil;
+        try {
+            auto* slot = new WorkerSlot;
+            nb::object object = nb::cast(slot, nb::rv_policy::take_ownership);
+            for (const TensorDesc& tensor : run.descriptor->inputs)
+                slot->inputs.append((tensor.flags & tensor_absent) != 0 ? nb::none() : tensor_of(run, tensor, true));
+            for (const TensorDesc& tensor : run.descriptor->outputs) {
+                slot->outputs.append((tensor.flags & (tensor_absent | tensor_unplanned)) != 0 ? nb::none() : tensor_of(run, tensor, false));
+                slot->wanted.append((tensor.flags & tensor_absent) == 0);
+            }
+            nb::object callable = kernel_.attr("bind")(object);
+            return std::make_unique<PythonBinding>(std::move(callable), std::move(object), spill_);
+        } catch (nb::python_error& raised) {
+            error = nb::cast<std::string>(nb::str(raised.value()));
+        } catch (const std::exception& raised) {
+            error = raised.what();
+        }
+        return nullptr;
+    }
+
+private:
+    static nb::object tensor_of(const Run& run, const TensorDesc& tensor, bool readonly) {
+        const auto& owner = (*run.owners)[tensor.region];
+        return make_tensor(tensor, owner->base(), owner, nullptr, readonly);
+    }
+
+    nb::object kernel_;
+    nb::object spill_;
+};
+
+std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index) { return std::make_shared<Worker>(Pool::attach(pool_fd), index); }
+
+}  // namespace
+
+void bind_worker(nb::module_& m) {
+    nb::class_<WorkerSlot>(m, "WorkerSlot", "The tensors of one slot, as a kernel sees them.")
+        .def_ro("inputs", &WorkerSlot::inputs, nb::sig("def inputs(self) -> list[Tensor | None]"))
+        .def_ro("outputs", &WorkerSlot::outputs, nb::sig("def outputs(self) -> list[Tensor | None]"))
+        .def_ro("wanted", &WorkerSlot::wanted, nb::sig("def wanted(self) -> list[bool]"))
+        .def("count_copy_in", [](WorkerSlot& s, std::uint64_t bytes) {
+            if (s.run == nullptr) return;
+            ++s.run->copies_in;
+            s.run->bytes_in += bytes;
+        }, nb::arg("nbytes"), "A kernel that had to copy an input says so here.")
+        .def("count_copy_out", [](WorkerSlot& s, std::uint64_t bytes) {
+            if (s.run == nullptr) return;
+            ++s.run->copies_out;
+            s.run->bytes_out += bytes;
+        }, nb::arg("nbytes"));
+    nb::class_<Worker>(m, "Worker", "The loop that runs kernels.")
+        .def(nb::new_(&make_worker), nb::arg("pool_fd"), nb::arg("index"))
+        .def("add_session", &Worker::add_session, nb::arg("fd"), nb::arg("index"), nb::arg("epoch"), nb::arg("slots"))
+        .def("add_region", &Worker::add_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"), nb::arg("fd"))
+        .def("drop_region", &Worker::drop_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"))
+        .def("drop_session", &Worker::drop_session, nb::arg("session"), nb::arg("epoch"))
+        .def("set_kernel", [](Worker& w, std::uint32_t line, std::uint32_t generation, nb::object kernel, nb::object spill) {
+            w.set_kernel(line, generation, std::make_shared<PythonKernel>(std::move(kernel), std::move(spill)));
+        }, nb::arg("line"), nb::arg("generation"), nb::arg("kernel"), nb::arg("spill"))
+        .def("set_builtin", [](Worker& w, std::uint32_t line, std::uint32_t generation, const std::string& name) {
+            std::shared_ptr<Kernel> kernel = make_builtin(name);
+            if (!kernel) throw Error(Code::not_found, "builtin kernel '" + name + "': expected identity, sum, sleep or spin");
+            w.set_kernel(line, generation, std::move(kernel));
+        }, nb::arg("line"), nb::arg("generation"), nb::arg("name"))
+        .def("drop_kernel", &Worker::drop_kernel, nb::arg("line"), nb::arg("generation"))
+        .def("on_dropped", [](Worker& w, nb::object callback) {
+            auto held = std::shared_ptr<nb::object>(new nb::object(std::move(callback)), [](nb::object* object) {
+                const nb::gil_scoped_acquire gil;
+                delete object;
+            });
+            w.on_dropped = [held](const char* what, std::uint32_t index, std::uint32_t epoch) {
+                const nb::gil_scoped_acquire gil;
+                try {
+                    (*held)(what, index, epoch);
+                } catch (nb::python_error& error) {
+                    error.discard_as_unraisable("teal worker: on_dropped");
+                }
+            };
+        }, nb::arg("callback"), nb::sig("def on_dropped(self, callback: typing.Callable[[str, int, int], None]) -> None"))
+        .def("run", &Worker::run, nb::call_guard<nb::gil_scoped_release>(), "Until quit().")
+        .def("quit", &Worker::quit);
+}
+
+}  // namespace teal

@@ -1,0 +1,342 @@
+#include "host/client.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <poll.h>
+#include <string>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "cpu/clock.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::uint64_t nap_ns = 50'000'000;  // bound of one sleep: how late a dead host is noticed
+constexpr std::uint32_t message_capacity = 512;
+
+std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
+
+std::uint64_t plan_bytes(const TensorPlan& plan) {
+    if ((plan.flags & tensor_absent) != 0) return 0;
+    std::uint64_t count = 0;
+    std::uint64_t bytes = 0;
+    if ((plan.flags & tensor_unplanned) == 0 && !tensor_bytes(plan.dtype, plan.shape.data(), plan.shape.size(), count, bytes))
+        throw Error(Code::invalid_argument, "shape: a negative extent, or more than 2^63 bytes");
+    return std::max(bytes, plan.capacity);
+}
+
+}  // namespace
+
+Block::~Block() { session->release_block(region, offset); }
+
+ClientSession::ClientSession(std::unique_ptr<SessionMap> map, std::uint64_t idle_ns, int socket)
+    : map_(std::move(map)), socket_(socket), spin_(idle_ns), producer_(map_->ring(), map_->layout.ring_capacity) {
+    free_lines_.reserve(map_->layout.slots);
+    for (std::uint32_t i = map_->layout.slots; i-- > 0;) free_lines_.push_back(i);
+    generations_.assign(map_->layout.slots, 0);
+}
+
+ClientSession::~ClientSession() = default;
+
+void ClientSession::add_region(std::uint32_t id, int fd) {
+    auto region = Region::adopt(fd, RegionKind::tensor, true);
+    region->close_fd();
+    const std::lock_guard lock(memory_mutex_);
+    if (arenas_.size() <= id) arenas_.resize(id + 1);
+    arenas_[id] = std::make_unique<Arena>(page_bytes, region->size());
+    map_->set_region(id, std::move(region));
+}
+
+std::vector<std::uint32_t> ClientSession::take_empty_regions(std::uint64_t keep_bytes) {
+    std::vector<std::uint32_t> empty;
+    const std::lock_guard lock(memory_mutex_);
+    std::uint64_t kept = 0;
+    for (std::uint32_t id = 0; id < arenas_.size(); ++id) {
+        if (!arenas_[id] || arenas_[id]->blocks() > 0) continue;
+        const std::uint64_t size = map_->owned[id]->size();
+        if (kept + size <= keep_bytes) {
+            kept += size;
+            continue;
+        }
+        arenas_[id].reset();
+        map_->set_region(id, nullptr);
+        empty.push_back(id);
+    }
+    return empty;
+}
+
+std::optional<ClientSession::Piece> ClientSession::find(std::uint64_t size, std::uint64_t align) {
+    for (std::uint32_t id = 0; id < arenas_.size(); ++id) {
+        if (!arenas_[id]) continue;
+        if (const auto offset = arenas_[id]->allocate(size, align)) return Piece{id, *offset, map_->owned[id]};
+    }
+    return std::nullopt;
+}
+
+std::shared_ptr<Block> ClientSession::allocate(std::uint64_t size, std::uint64_t align) {
+    const std::lock_guard lock(memory_mutex_);
+    auto piece = find(size, align);
+    if (!piece) return nullptr;
+    auto block = std::make_shared<Block>();
+    block->session = shared_from_this();
+    block->memory = piece->memory;
+    block->region = piece->region;
+    block->offset = piece->offset;
+    block->size = size;
+    return block;
+}
+
+void ClientSession::release_block(std::uint32_t region, std::uint64_t offset) noexcept {
+    const std::lock_guard lock(memory_mutex_);
+    if (region < arenas_.size() && arenas_[region]) arenas_[region]->release(offset);
+}
+
+std::unique_ptr<ClientSlot> ClientSession::make_slot(const std::vector<TensorPlan>& inputs, const std::vector<TensorPlan>& outputs) {
+    const std::uint64_t header = round_up(descriptor_bytes(inputs.size(), outputs.size(), message_capacity), tensor_align);
+    std::uint64_t total = header;
+    auto slot = std::make_unique<ClientSlot>();
+    const auto lay_out = [&](const std::vector<TensorPlan>& plans, std::vector<TensorDesc>& list) {
+        for (const TensorPlan& plan : plans) {
+            TensorDesc tensor{};
+            if (plan.shape.size() > max_rank) throw Error(Code::invalid_argument, "rank " + std::to_string(plan.shape.size()) + ", expected at most 8");
+            const std::uint64_t capacity = plan_bytes(plan);
+            tensor.dtype = static_cast<std::uint8_t>(plan.dtype);
+            tensor.rank = static_cast<std::uint8_t>(plan.shape.size());
+            tensor.flags = plan.flags;
+            tensor.offset = total;  // made absolute below
+            tensor.capacity = capacity;
+            tensor.nbytes = capacity;
+            std::uint64_t count = 0;
+            if ((plan.flags & (tensor_absent | tensor_unplanned)) == 0 && !tensor_bytes(plan.dtype, plan.shape.data(), plan.shape.size(), count, tensor.nbytes))
+                throw Error(Code::invalid_argument, "shape: a negative extent, or more than 2^63 bytes");
+            for (std::size_t i = 0; i < plan.shape.size(); ++i) tensor.shape[i] = plan.shape[i];
+            std::uint64_t padded = 0;
+            if (!checked_add(capacity, tensor_align - 1, padded) || !checked_add(total, padded & ~(tensor_align - 1), total) || total > INT64_MAX)
+                throw Error(Code::invalid_argument, "the tensors of one call need more than 2^63 bytes");
+            list.push_back(tensor);
+        }
+    };
+    lay_out(inputs, slot->inputs);
+    lay_out(outputs, slot->outputs);
+    const std::lock_guard lock(memory_mutex_);
+    if (free_lines_.empty())
+        throw Error(Code::quota_exceeded, "all " + std::to_string(map_->layout.slots) + " slots of this session are on loan; release tensors, or raise Limits.slots");
+    auto piece = find(total, tensor_align);
+    if (!piece) return nullptr;
+    slot->index = free_lines_.back();
+    free_lines_.pop_back();
+    slot->generation = generations_[slot->index];
+    slot->region = piece->region;
+    slot->offset = piece->offset;
+    slot->block = piece->offset;
+    slot->memory = piece->memory;
+    slot->base = piece->memory->base();
+    slot->line = &map_->lines()[slot->index];
+    std::byte* block = slot->base + slot->offset;
+    DescriptorHeader head{};
+    head.magic = descriptor_magic;
+    head.n_in = static_cast<std::uint16_t>(inputs.size());
+    head.n_out = static_cast<std::uint16_t>(outputs.size());
+    head.message_capacity = message_capacity;
+    std::memcpy(block, &head, sizeof head);
+    std::size_t at = sizeof head;
+    for (auto* list : {&slot->inputs, &slot->outputs})
+        for (TensorDesc& tensor : *list) {
+            tensor.region = slot->region;
+            tensor.offset += slot->offset;
+            std::memcpy(block + at, &tensor, sizeof tensor);
+            at += sizeof tensor;
+        }
+    slot->stamp = next_stamp();
+    return slot;
+}
+
+void ClientSession::destroy_slot(std::unique_ptr<ClientSlot> slot) {
+    const std::lock_guard lock(memory_mutex_);
+    generations_[slot->index] = slot->generation;
+    free_lines_.push_back(slot->index);
+    if (slot->region < arenas_.size() && arenas_[slot->region]) arenas_[slot->region]->release(slot->block);
+}
+
+void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns) {
+    if (closed()) throw Error(Code::closed, "the connection to the host is closed");
+    if (slot.submitted && !quiescent(slot)) throw Error(Code::busy, "this slot's previous request is still out; wait for it, or use another slot");
+    slot.generation = next_generation(slot.generation);
+    slot.submitted = true;
+    RequestEntry entry{};
+    entry.slot = slot.index;
+    entry.generation = slot.generation;
+    entry.model = model;
+    entry.version = version;
+    entry.priority = priority;
+    entry.stamp = slot.stamp;
+    entry.region = slot.region;
+    entry.offset_low = static_cast<std::uint32_t>(slot.offset);
+    entry.offset_high = static_cast<std::uint32_t>(slot.offset >> 32);
+    entry.deadline_low = static_cast<std::uint32_t>(deadline_ns);
+    entry.deadline_high = static_cast<std::uint32_t>(deadline_ns >> 32);
+    {
+        const std::lock_guard lock(ring_mutex_);
+        const std::uint64_t now = ticks();
+        entry.submitted_low = static_cast<std::uint32_t>(now);
+        entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
+        if (!producer_.push(&entry)) {
+            slot.submitted = false;
+            throw Error(Code::would_block, "the request ring is full; wait for some requests to end");
+        }
+    }
+    ring_doorbell();
+}
+
+void ClientSession::ring_doorbell() noexcept {
+    SessionHeader* header = map_->header();
+    // SYNC: the fence pairs with Worker::sleep_leading(): we have published, now we load need_wake; it stored
+    // need_wake and then looks at the ring.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (header->need_wake.load(std::memory_order_relaxed) == 0) return;
+    header->doorbell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&header->doorbell, 1);
+}
+
+bool ClientSession::spin(ClientSlot& slot, std::uint64_t ns) noexcept {
+    return spin_for(ns, [&] { return ended(slot); });
+}
+
+bool ClientSession::quiescent(const ClientSlot& slot) noexcept {
+    if (!slot.submitted) return true;
+    const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
+    if (has_ended(word, slot.generation) && (flags_of(word) & word_released) != 0) return true;
+    // SYNC: acquire pairs with release_slot().
+    return slot.line->released.load(std::memory_order_acquire) == (slot.generation & generation_mask);
+}
+
+bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
+    std::uint64_t seen = slot.line->word.load(std::memory_order_acquire);
+    while (!has_ended(seen, slot.generation)) {
+        const bool running = generation_of(seen) == (slot.generation & generation_mask);
+        if (running && to == State::cancelled) return false;  // claimed: its effects can be noticed
+        // SYNC: acq_rel pairs with end_request() and claim_request(): one of us ends it.
+        if (slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_acq_rel)) return true;
+    }
+    return false;
+}
+
+bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t deadline_ns) {
+    const std::uint64_t start = ticks();
+    std::uint64_t budget = spin_.budget_ns();
+    std::uint64_t now = now_ns();
+    const std::uint64_t end = deadline_ns == 0 ? until_ns : until_ns == 0 ? deadline_ns : std::min(until_ns, deadline_ns);
+    if (end != 0 && now + budget > end) budget = end > now ? end - now : 0;
+    bool done = spin_for(budget, [&] { return ended(slot); });
+    std::atomic<std::uint32_t>& waiting = slot.line->waiting;
+    while (!done) {
+        now = now_ns();
+        if (deadline_ns != 0 && now >= deadline_ns) {
+            cancel(slot, State::expired, Reason::deadline);
+            break;
+        }
+        if (until_ns != 0 && now >= until_ns) return false;
+        // SYNC: seq_cst pairs with end_request(): we store `waiting`, then load the word; it stores the word, then
+        // loads `waiting`.
+        waiting.store(1, std::memory_order_seq_cst);
+        const std::uint64_t word = slot.line->word.load(std::memory_order_seq_cst);
+        if (!has_ended(word, slot.generation))
+            futex_wait(low_word(&slot.line->word), static_cast<std::uint32_t>(word), end == 0 ? now + nap_ns : std::min(end, now + nap_ns));
+        waiting.store(0, std::memory_order_relaxed);
+        done = ended(slot);
+        if (!done && peer_gone()) throw Error(Code::peer_died, "host: its process is gone");
+    }
+    spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
+    return true;
+}
+
+void ClientSession::saw_end(const ClientSlot& slot, std::uint64_t submitted) noexcept {
+    const std::uint64_t now = ticks();
+    const std::uint64_t ended = slot.line->ended.load(std::memory_order_relaxed);
+    ClientHistograms* histograms = map_->histograms();
+    if (ended != 0 && now > ended) histograms->wake.add(static_cast<std::uint64_t>(ticks_to_ns(now - ended)));
+    if (submitted != 0 && now > submitted) histograms->total.add(static_cast<std::uint64_t>(ticks_to_ns(now - submitted)));
+}
+
+bool ClientSession::peer_gone() const noexcept {
+    pollfd poll_fd{socket_, 0, 0};
+    poll_fd.events = POLLRDHUP;
+    return ::poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+void ClientSession::close() noexcept { closed_.store(true, std::memory_order_relaxed); }
+
+std::uint64_t ClientSession::bytes_used() const {
+    const std::lock_guard lock(memory_mutex_);
+    std::uint64_t total = 0;
+    for (const auto& arena : arenas_)
+        if (arena) total += arena->used();
+    return total;
+}
+
+std::uint64_t ClientSession::slots_out() const {
+    const std::lock_guard lock(memory_mutex_);
+    return map_->layout.slots - free_lines_.size();
+}
+
+std::uint64_t ClientSession::region_bytes() const {
+    const std::lock_guard lock(memory_mutex_);
+    std::uint64_t total = 0;
+    for (const auto& region : map_->owned)
+        if (region) total += region->size();
+    return total;
+}
+
+std::uint32_t ClientSession::largest_page_shift() const {
+    const std::lock_guard lock(memory_mutex_);
+    std::uint32_t shift = 12;
+    for (const auto& region : map_->owned)
+        if (region) shift = std::max(shift, region->page_shift());
+    return shift;
+}
+
+SlotHome::SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep)
+    : session_(std::move(session)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), keep_(keep) {}
+
+SlotHome::~SlotHome() {
+    for (auto& slot : idle_) session_->destroy_slot(std::move(slot));
+    // Slots in limbo keep their line and memory: the worker side may still write there. They go with the session.
+}
+
+std::shared_ptr<ClientSlot> SlotHome::loan() {
+    std::unique_ptr<ClientSlot> slot;
+    {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t i = 0; i < limbo_.size();) {
+            if (!ClientSession::quiescent(*limbo_[i])) { ++i; continue; }
+            idle_.push_back(std::move(limbo_[i]));
+            limbo_[i] = std::move(limbo_.back());
+            limbo_.pop_back();
+        }
+        if (!idle_.empty()) {
+            slot = std::move(idle_.back());
+            idle_.pop_back();
+        }
+    }
+    if (!slot) slot = session_->make_slot(inputs_, outputs_);
+    if (!slot) return nullptr;
+    slot->submitted = false;
+    return {slot.release(), [home = shared_from_this()](ClientSlot* raw) { home->take_back(std::unique_ptr<ClientSlot>(raw)); }};
+}
+
+void SlotHome::take_back(std::unique_ptr<ClientSlot> slot) noexcept {
+    // A request that nobody waits for any more still runs (its kernel may have effects); its slot rests in limbo.
+    const std::lock_guard lock(mutex_);
+    if (!ClientSession::quiescent(*slot)) limbo_.push_back(std::move(slot));
+    else if (idle_.size() < keep_) idle_.push_back(std::move(slot));
+    else session_->destroy_slot(std::move(slot));
+}
+
+void SlotHome::forget_idle() {
+    const std::lock_guard lock(mutex_);
+    for (auto& slot : idle_) session_->destroy_slot(std::move(slot));
+    idle_.clear();
+}
+
+}  // namespace teal

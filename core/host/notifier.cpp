@@ -1,0 +1,84 @@
+#include "host/notifier.hpp"
+
+#include <algorithm>
+
+#include "cpu/clock.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::uint64_t nap_ns = 50'000'000;
+constexpr std::uint64_t crowded_nap_ns = 1'000'000;  // more slots than one futex_waitv takes
+
+}  // namespace
+
+Notifier::Notifier(std::shared_ptr<ClientSession> session) : session_(std::move(session)) {}
+
+Notifier::~Notifier() { stop(); }
+
+void Notifier::stop() {
+    stopping_.store(true, std::memory_order_seq_cst);
+    bell_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&bell_, 1);
+    std::thread thread;
+    {
+        const std::lock_guard lock(mutex_);
+        thread.swap(thread_);
+    }
+    if (thread.joinable()) thread.join();
+}
+
+void Notifier::add(std::shared_ptr<ClientSlot> slot, std::uint64_t deadline_ns, std::function<void()> done) {
+    {
+        const std::lock_guard lock(mutex_);
+        arriving_.push_back({std::move(slot), deadline_ns, std::move(done)});
+        if (!thread_.joinable() && !stopping_.load(std::memory_order_relaxed)) thread_ = std::thread([this] { loop(); });
+    }
+    // SYNC: seq_cst pairs with the load of bell_ in loop(): the entry is in arriving_ before the bell changes.
+    bell_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&bell_, 1);
+}
+
+bool Notifier::settle(Entry& entry, bool host_gone) {
+    const auto now = static_cast<std::uint64_t>(monotonic_ns());
+    if (!ClientSession::ended(*entry.slot) && entry.deadline_ns != 0 && now >= entry.deadline_ns)
+        session_->cancel(*entry.slot, State::expired, Reason::deadline);
+    if (!ClientSession::ended(*entry.slot) && !host_gone) return false;
+    entry.slot->line->waiting.store(0, std::memory_order_relaxed);
+    entry.done();
+    return true;
+}
+
+void Notifier::loop() {
+    while (!stopping_.load(std::memory_order_seq_cst)) {
+        const std::uint32_t bell = bell_.load(std::memory_order_seq_cst);
+        {
+            const std::lock_guard lock(mutex_);
+            for (Entry& entry : arriving_) entries_.push_back(std::move(entry));
+            arriving_.clear();
+        }
+        const bool host_gone = !entries_.empty() && session_->peer_gone();
+        std::uint64_t until = static_cast<std::uint64_t>(monotonic_ns()) + (entries_.size() >= max_futex_waiters ? crowded_nap_ns : nap_ns);
+        FutexWaiter waiters[max_futex_waiters];
+        unsigned count = 0;
+        waiters[count++] = {&bell_, bell};
+        for (std::size_t i = 0; i < entries_.size();) {
+            CompletionLine& line = *entries_[i].slot->line;
+            // SYNC: seq_cst pairs with end_request(): we store `waiting`, then load the word.
+            line.waiting.store(1, std::memory_order_seq_cst);
+            const std::uint64_t word = line.word.load(std::memory_order_seq_cst);
+            if (settle(entries_[i], host_gone)) {
+                entries_[i] = std::move(entries_.back());
+                entries_.pop_back();
+                continue;
+            }
+            if (count < max_futex_waiters) waiters[count++] = {low_word(&line.word), static_cast<std::uint32_t>(word)};
+            if (entries_[i].deadline_ns != 0) until = std::min(until, entries_[i].deadline_ns);
+            ++i;
+        }
+        if (!futex_wait_any(waiters, count, until)) futex_wait(&bell_, bell, static_cast<std::uint64_t>(monotonic_ns()) + crowded_nap_ns);
+    }
+    entries_.clear();
+}
+
+}  // namespace teal

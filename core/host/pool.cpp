@@ -1,0 +1,348 @@
+#include "host/pool.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "cpu/clock.hpp"
+#include "queue/wait.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::uint64_t pool_offset = page_bytes;
+
+State state_of_record(const Record& record) noexcept {
+    // SYNC: acquire pairs with the release of whoever moved the record to this state.
+    return static_cast<State>(record.state.load(std::memory_order_acquire) & 0xff);
+}
+
+void store_state(Record& record, State state) noexcept {
+    const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
+    // SYNC: release pairs with the acquire in state_of_record(): the record's fields are complete.
+    record.state.store(low_half(generation, state), std::memory_order_release);
+}
+
+}  // namespace
+
+Pool::Pool(std::shared_ptr<Region> region) noexcept
+    : region_(std::move(region)), memory_(reinterpret_cast<PoolMemory*>(region_->base() + pool_offset)) {}
+
+std::shared_ptr<Pool> Pool::create(std::uint64_t idle_ns) {
+    auto region = Region::create(RegionKind::pool, pool_offset + sizeof(PoolMemory), 0, Pages::small);
+    std::shared_ptr<Pool> pool{new Pool(std::move(region))};
+    PoolHeader& header = pool->memory_->header;
+    header.magic = pool_magic;
+    header.abi = abi_version;
+    header.size = sizeof(PoolMemory);
+    header.idle_ns = idle_ns;
+    header.role.init();
+    pool->repair();  // builds the free list
+    header.repairs = 0;
+    return pool;
+}
+
+std::shared_ptr<Pool> Pool::attach(int fd) {
+    auto region = Region::adopt(fd, RegionKind::pool, true);
+    if (region->size() < pool_offset + sizeof(PoolMemory)) throw Error(Code::version_mismatch, "pool region is too small for this build");
+    std::shared_ptr<Pool> pool{new Pool(std::move(region))};
+    const PoolHeader& header = pool->memory_->header;
+    if (header.magic != pool_magic || header.abi != abi_version || header.size != sizeof(PoolMemory))
+        throw Error(Code::version_mismatch, "pool region was made by another build of Teal; restart the host");
+    return pool;
+}
+
+bool Pool::try_enter() noexcept {
+    const Role::Taken taken = memory_->header.role.try_lock();
+    if (taken == Role::Taken::no) return false;
+    if (taken == Role::Taken::after_death) {
+        repair();
+        memory_->header.role.repaired();
+    }
+    return true;
+}
+
+bool Pool::enter(std::uint64_t timeout_ns) noexcept {
+    if (try_enter()) return true;
+    const Role::Taken taken = memory_->header.role.lock_until(static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns);
+    if (taken == Role::Taken::no) return false;
+    if (taken == Role::Taken::after_death) {
+        repair();
+        memory_->header.role.repaired();
+    }
+    return true;
+}
+
+bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
+    const Record& left = memory_->records[a];
+    const Record& right = memory_->records[b];
+    if (left.entry.priority != right.entry.priority) return left.entry.priority > right.entry.priority;
+    return left.sequence < right.sequence;
+}
+
+void Pool::heap_push(std::uint32_t record) noexcept {
+    std::uint32_t* heap = memory_->heap;
+    std::uint32_t at = memory_->header.heap_size;
+    heap[at] = record;
+    __atomic_store_n(&memory_->header.heap_size, at + 1, __ATOMIC_RELAXED);
+    while (at > 0) {
+        const std::uint32_t parent = (at - 1) / 2;
+        if (!before(heap[at], heap[parent])) break;
+        std::swap(heap[at], heap[parent]);
+        at = parent;
+    }
+}
+
+std::uint32_t Pool::heap_pop() noexcept {
+    std::uint32_t* heap = memory_->heap;
+    const std::uint32_t size = memory_->header.heap_size;
+    if (size == 0) return nobody;
+    const std::uint32_t top = heap[0];
+    heap[0] = heap[size - 1];
+    __atomic_store_n(&memory_->header.heap_size, size - 1, __ATOMIC_RELAXED);
+    for (std::uint32_t at = 0;;) {
+        std::uint32_t best = at;
+        for (std::uint32_t child = 2 * at + 1; child <= 2 * at + 2; ++child)
+            if (child < size - 1 && before(heap[child], heap[best])) best = child;
+        if (best == at) break;
+        std::swap(heap[at], heap[best]);
+        at = best;
+    }
+    return top;
+}
+
+std::uint32_t Pool::take_free() noexcept {
+    PoolHeader& header = memory_->header;
+    if (header.free_head == 0) return nobody;
+    const std::uint32_t record = header.free_head - 1;
+    header.free_head = memory_->records[record].next_free;
+    return record;
+}
+
+Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept {
+    if (entry.model >= max_models) return Reason::invalid;
+    if (entry.version == 0) {
+        const std::uint32_t current = memory_->models[entry.model].current.load(std::memory_order_relaxed);
+        if (current == 0 || current > max_versions) return Reason::not_found;
+        version_line = current - 1;
+        return Reason::none;
+    }
+    for (std::uint32_t i = 0; i < max_versions; ++i) {
+        const VersionLine& version = memory_->versions[i];
+        if (version.model != entry.model || version.number != entry.version) continue;
+        if (static_cast<VersionState>(version.state.load(std::memory_order_relaxed)) != VersionState::ready) continue;
+        version_line = i;
+        return Reason::none;
+    }
+    return Reason::not_found;
+}
+
+// One entry: refused at once, or made a queued record. False when there is no record to hold it.
+bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept {
+    if (entry.slot >= line.slots) {
+        ++line.garbage;  // nowhere to answer to
+        return true;
+    }
+    std::uint32_t version_line = 0;
+    Reason reason = entry.op == 0 ? resolve(entry, version_line) : Reason::invalid;
+    if (reason == Reason::none && memory_->header.stopping.load(std::memory_order_relaxed) != 0) reason = Reason::host_stopping;
+    if (reason != Reason::none) {
+        Ending ending;
+        ending.state = reason == Reason::host_stopping ? State::cancelled : State::failed;
+        ending.reason = reason;
+        end_request(map.lines()[entry.slot], entry.generation, ending);
+        return true;
+    }
+    const std::uint32_t index = take_free();
+    if (index == nobody) return false;
+    Record& record = memory_->records[index];
+    record.worker = nobody;
+    record.session = map.index;
+    record.epoch = line.epoch;
+    record.entry = entry;
+    record.version_line = version_line;
+    record.attempts = 0;
+    record.ring_position = line.head;
+    record.sequence = memory_->header.next_sequence++;
+    store_state(record, State::queued);  // from here on repair() knows it
+    ++line.in_flight;
+    ++line.requests;
+    ++memory_->versions[version_line].in_flight;
+    memory_->header.active.store(memory_->header.active.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    heap_push(index);
+    return true;
+}
+
+unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
+    unsigned moved = 0;
+    const auto count = static_cast<std::uint32_t>(live.size());
+    if (count == 0) return 0;
+    PoolHeader& header = memory_->header;
+    const std::uint32_t first = header.next_session < count ? header.next_session : 0;
+    for (std::uint32_t step = 0; step < count; ++step) {
+        const std::uint32_t at = first + step < count ? first + step : first + step - count;
+        SessionMap* map = live[at];
+        SessionLine& line = memory_->sessions[map->index];
+        if (line.epoch != map->epoch || static_cast<SessionState>(line.state.load(std::memory_order_acquire)) != SessionState::open) continue;
+        RingConsumer ring(map->ring(), map->layout.ring_capacity, line.head);
+        while (line.in_flight < line.limit) {
+            const std::uint8_t* message = ring.peek();
+            if (message == nullptr) break;
+            RequestEntry entry;  // the one copy: checked and used from here on
+            std::memcpy(&entry, message, sizeof entry);
+            if (!admit(line, *map, entry)) return moved;
+            ring.retire();
+            __atomic_store_n(&line.head, ring.position(), __ATOMIC_RELAXED);
+            ++moved;
+        }
+    }
+    header.next_session = (first + 1) % count;
+    return moved;
+}
+
+void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
+    Record& record = memory_->records[index];
+    if (map != nullptr && map->epoch == record.epoch) {
+        Ending ending;
+        ending.state = state;
+        ending.reason = reason;
+        ending.detail = detail;
+        ending.version = memory_->versions[record.version_line].number;
+        end_request(map->lines()[record.entry.slot], record.entry.generation, ending);
+    }
+    VersionLine& version = memory_->versions[record.version_line];
+    auto& counter = state == State::expired ? version.expired : state == State::cancelled ? version.cancelled : version.failed;
+    counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+    for (;;) {
+        const std::uint32_t index = heap_pop();
+        if (index == nobody) return nobody;
+        Record& record = memory_->records[index];
+        if (state_of_record(record) != State::queued) {  // ended while it waited; give_back() was left to us
+            give_back({&index, 1});
+            continue;
+        }
+        SessionMap* map = record.session < maps.size() ? maps[record.session] : nullptr;
+        const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
+        if (deadline != 0 && static_cast<std::uint64_t>(monotonic_ns()) > deadline) {
+            if (end_record(index, State::expired)) end_queued(index, map, State::expired, Reason::deadline);
+            give_back({&index, 1});
+            continue;
+        }
+        if (map != nullptr && map->epoch == record.epoch &&
+            has_ended(map->lines()[record.entry.slot].word.load(std::memory_order_relaxed), record.entry.generation)) {
+            // The client cancelled it (or its own clock expired it): it must not run any more.
+            if (end_record(index, State::cancelled)) end_queued(index, map, State::cancelled, Reason::client_cancelled);
+            give_back({&index, 1});
+            continue;
+        }
+        record.worker = worker;
+        std::uint32_t expected = low_half(record.state.load(std::memory_order_relaxed) >> 8, State::queued);
+        // SYNC: acq_rel pairs with end_record() of the sweeper: queued → running happens once.
+        if (!record.state.compare_exchange_strong(expected, low_half(expected >> 8, State::running), std::memory_order_acq_rel)) {
+            give_back({&index, 1});
+            continue;
+        }
+        ++record.attempts;
+        return index;
+    }
+}
+
+bool Pool::end_record(std::uint32_t index, State to) noexcept {
+    Record& record = memory_->records[index];
+    std::uint32_t seen = record.state.load(std::memory_order_acquire);
+    for (;;) {
+        const State state = static_cast<State>(seen & 0xff);
+        if (state != State::queued && state != State::running) return false;
+        // SYNC: acq_rel pairs with every other compare-and-swap on the word: exactly one ends a request.
+        if (record.state.compare_exchange_weak(seen, low_half(seen >> 8, to), std::memory_order_acq_rel)) return true;
+    }
+}
+
+void Pool::requeue(std::uint32_t index) noexcept {
+    Record& record = memory_->records[index];
+    record.worker = nobody;
+    store_state(record, State::queued);
+    heap_push(index);
+}
+
+void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
+    PoolHeader& header = memory_->header;
+    for (const std::uint32_t index : records) {
+        Record& record = memory_->records[index];
+        SessionLine& line = memory_->sessions[record.session];
+        if (line.epoch == record.epoch && line.in_flight > 0) --line.in_flight;
+        VersionLine& version = memory_->versions[record.version_line];
+        if (version.in_flight > 0) --version.in_flight;
+        const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
+        // SYNC: release pairs with the acquire in state_of_record().
+        record.state.store(low_half(generation + 1, State::free), std::memory_order_release);
+        record.next_free = header.free_head;
+        header.free_head = index + 1;
+        header.active.store(header.active.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    }
+}
+
+void Pool::repair() noexcept {
+    PoolHeader& header = memory_->header;
+    ++header.repairs;
+    __atomic_store_n(&header.heap_size, 0, __ATOMIC_RELAXED);
+    header.free_head = 0;
+    std::uint32_t active = 0;
+    for (SessionLine& line : memory_->sessions) line.in_flight = 0;
+    for (VersionLine& version : memory_->versions) version.in_flight = 0;
+    for (std::uint32_t i = record_count; i-- > 0;) {
+        Record& record = memory_->records[i];
+        const State state = state_of_record(record);
+        const bool forgotten = is_terminal(state) && record.worker == nobody;  // ended while it waited in the run queue
+        if (state == State::free || forgotten) {
+            if (forgotten) store_state(record, State::free);
+            record.next_free = header.free_head;
+            header.free_head = i + 1;
+            continue;
+        }
+        ++active;
+        if (record.sequence >= header.next_sequence) header.next_sequence = record.sequence + 1;
+        ++memory_->versions[record.version_line].in_flight;
+        SessionLine& line = memory_->sessions[record.session];
+        if (line.epoch == record.epoch) {
+            ++line.in_flight;
+            // Its holder died between making the record and retiring the entry.
+            if (record.ring_position == line.head) __atomic_store_n(&line.head, line.head + 1, __ATOMIC_RELAXED);
+        }
+        if (state == State::queued) heap_push(i);
+    }
+    header.active.store(active, std::memory_order_relaxed);
+}
+
+bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {
+    for (const SessionMap* map : live) {
+        const SessionLine& line = memory_->sessions[map->index];
+        const std::uint32_t head = __atomic_load_n(&line.head, __ATOMIC_RELAXED);
+        RingConsumer ring(map->ring(), map->layout.ring_capacity, head);
+        if (ring.peek() != nullptr && __atomic_load_n(&line.in_flight, __ATOMIC_RELAXED) < line.limit) return true;
+    }
+    return false;
+}
+
+void Pool::wake_worker(std::uint32_t worker) noexcept {
+    WorkerLine& line = memory_->workers[worker];
+    line.wake.fetch_add(1, std::memory_order_seq_cst);
+    // SYNC: seq_cst pairs with the worker's store of `sleeping` before it re-reads what it waits for.
+    if (line.sleeping.load(std::memory_order_seq_cst) != 0) futex_wake(&line.wake, 1);
+}
+
+bool Pool::promote(std::uint32_t self) noexcept {
+    for (std::uint32_t i = 0; i < max_workers; ++i) {
+        if (i == self) continue;
+        if (static_cast<WorkerState>(memory_->workers[i].state.load(std::memory_order_seq_cst)) != WorkerState::idle) continue;
+        wake_worker(i);
+        return true;
+    }
+    return false;
+}
+
+}  // namespace teal

@@ -1,0 +1,104 @@
+#include "host/session.hpp"
+
+#include <bit>
+#include <climits>
+#include <string>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "queue/wait.hpp"
+
+namespace teal {
+
+SessionLayout session_layout(std::uint32_t slots) noexcept {
+    SessionLayout layout{};
+    layout.slots = slots;
+    // A slot is reused only after the worker side let go of it, which it does after taking its entry
+    // out of the ring: at most one entry a slot is in the ring, and it never overflows.
+    layout.ring_capacity = std::bit_ceil(slots < 2 ? 2 : slots);
+    layout.ring = page_bytes + sizeof(SessionHeader);
+    layout.lines = layout.ring + ring_bytes(layout.ring_capacity);
+    layout.histograms = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
+    layout.size = round_up(layout.histograms + sizeof(ClientHistograms), page_bytes);
+    return layout;
+}
+
+void SessionMap::set_region(std::uint32_t id, std::shared_ptr<Region> region) {
+    if (id >= owned.size()) {
+        owned.resize(id + 1);
+        views.resize(id + 1);
+    }
+    views[id] = region ? RegionView{region->base(), region->size()} : RegionView{};
+    owned[id] = std::move(region);
+}
+
+std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t index, std::uint32_t epoch) {
+    if (slots == 0 || slots > 65536)
+        throw Error(Code::invalid_argument, "session of " + std::to_string(slots) + " slots: expected 1 to 65536");
+    const SessionLayout layout = session_layout(slots);
+    auto region = Region::create(RegionKind::session, layout.size, std::uint64_t{epoch} << 32 | index, Pages::small);
+    auto* header = reinterpret_cast<SessionHeader*>(region->base() + page_bytes);
+    header->magic = session_magic;
+    header->abi = abi_version;
+    header->slots = slots;
+    header->ring_capacity = layout.ring_capacity;
+    header->index = index;
+    header->epoch = epoch;
+    ring_format(reinterpret_cast<RingHeader*>(region->base() + layout.ring), layout.ring_capacity);
+    return region;
+}
+
+std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots) {
+    auto region = Region::adopt(fd, RegionKind::session, true);
+    const SessionLayout layout = session_layout(slots);
+    if (slots == 0 || slots > 65536 || region->size() < layout.size)
+        throw Error(Code::invalid_argument, "session region of " + std::to_string(region->size()) + " bytes, expected " +
+                    std::to_string(layout.size) + " for " + std::to_string(slots) + " slots");
+    region->close_fd();
+    auto map = std::make_unique<SessionMap>();
+    map->index = index;
+    map->epoch = epoch;
+    map->layout = layout;
+    map->session = std::move(region);
+    return map;
+}
+
+bool claim_request(CompletionLine& line, std::uint32_t generation) noexcept {
+    std::uint64_t seen = line.word.load(std::memory_order_acquire);
+    for (int attempt = 0; attempt < 4 && !has_ended(seen, generation); ++attempt)
+        // SYNC: acq_rel pairs with the client's cancelling compare-and-swap: one of the two wins.
+        if (line.word.compare_exchange_strong(seen, make_word(generation, State::running), std::memory_order_acq_rel)) return true;
+    return false;
+}
+
+void release_slot(CompletionLine& line, std::uint32_t generation) noexcept {
+    // SYNC: release pairs with the client's acquire load in ClientSession::quiescent(): the worker side's last
+    // access to the slot's memory comes before.
+    line.released.store(generation & generation_mask, std::memory_order_release);
+}
+
+bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept {
+    const std::uint64_t word = make_word(generation, ending.state, ending.reason, ending.flags);
+    // SYNC: acquire pairs with the client's cancelling compare-and-swap.
+    std::uint64_t seen = line.word.load(std::memory_order_acquire);
+    bool won = false;
+    // An honest client changes the word at most once per generation; a scribbling one only keeps itself
+    // from getting its answer, so the loop is bounded.
+    for (int attempt = 0; attempt < 4 && !won && !has_ended(seen, generation); ++attempt) {
+        line.version.store(ending.version, std::memory_order_relaxed);
+        line.detail.store(ending.detail, std::memory_order_relaxed);
+        line.started.store(ending.started, std::memory_order_relaxed);
+        line.ended.store(ending.ended, std::memory_order_relaxed);
+        line.copied_in.store(ending.copied_in, std::memory_order_relaxed);
+        line.copied_out.store(ending.copied_out, std::memory_order_relaxed);
+        // SYNC: release (seq_cst) pairs with the client's acquire load of the word: outputs, shapes, message and
+        // the fields above are visible with it. seq_cst orders it before the load of `waiting` below.
+        won = line.word.compare_exchange_strong(seen, word, std::memory_order_seq_cst, std::memory_order_acquire);
+    }
+    if (!won && (ending.flags & word_released) != 0) release_slot(line, generation);
+    // SYNC: seq_cst load pairs with the client's seq_cst store of `waiting` before it looks at the word a last time.
+    if (line.waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&line.word), INT_MAX);
+    return won;
+}
+
+}  // namespace teal

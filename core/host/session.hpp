@@ -1,0 +1,114 @@
+// A session: one client's connection to one pool, as memory.
+//
+// Layout of a session region:
+//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | client histograms
+// Everything after the first page is writable by the client. The host formats it and remembers the
+// sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
+//
+// Sleeping: before the leader of a pool sleeps it sets need_wake in every session and looks at every
+// ring once more; a client that has published a request looks at need_wake, and if it is set bumps its
+// doorbell and wakes it. Each side stores before it loads, with a full fence between: one of the two
+// sees the other. The flag and the word are the client's own, so a hostile client only disturbs itself.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory/descriptor.hpp"
+#include "memory/region.hpp"
+#include "queue/histogram.hpp"
+#include "queue/request.hpp"
+#include "queue/ring.hpp"
+
+namespace teal {
+
+inline constexpr std::uint32_t session_magic = 0x53534554;  // "TESS"
+
+struct SessionHeader {
+    std::uint32_t magic;          // session_magic
+    std::uint32_t abi;            // abi_version
+    std::uint32_t slots;          // completion lines; ring capacity is the next power of two
+    std::uint32_t ring_capacity;
+    std::uint32_t index;          // in the pool's session table
+    std::uint32_t epoch;          // of that table entry
+    std::uint8_t pad0[40];
+    alignas(64) std::atomic<std::uint32_t> doorbell;   // client bumps it, then wakes; the leader sleeps on it
+    std::uint8_t pad1[60];
+    alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: the leader sleeps or is about to; written by the leader
+    std::uint8_t pad2[60];
+};
+static_assert(sizeof(SessionHeader) == 192);
+
+struct ClientHistograms {  // written by the client: the host shows them, and believes them no further
+    Histogram wake;        // kernel left → client saw it
+    Histogram total;       // submit → client saw it
+    Histogram copy;        // copying arrays into the slot
+};
+
+struct SessionLayout {
+    std::uint32_t slots;
+    std::uint32_t ring_capacity;
+    std::uint64_t ring;        // offsets from the region's start
+    std::uint64_t lines;
+    std::uint64_t histograms;
+    std::uint64_t size;
+};
+
+// slots: 1..65536
+SessionLayout session_layout(std::uint32_t slots) noexcept;
+
+// What one process knows of a session: trusted numbers and where it mapped things.
+struct SessionMap {
+    std::uint32_t index = 0;
+    std::uint32_t epoch = 0;
+    SessionLayout layout{};
+    std::shared_ptr<Region> session;
+    std::vector<std::shared_ptr<Region>> owned;  // tensor regions by id; null where returned
+    std::vector<RegionView> views;               // the same for descriptor checks
+
+    [[nodiscard]] SessionHeader* header() const noexcept { return reinterpret_cast<SessionHeader*>(session->base() + page_bytes); }
+    [[nodiscard]] RingHeader* ring() const noexcept { return reinterpret_cast<RingHeader*>(session->base() + layout.ring); }
+    [[nodiscard]] CompletionLine* lines() const noexcept { return reinterpret_cast<CompletionLine*>(session->base() + layout.lines); }
+    [[nodiscard]] ClientHistograms* histograms() const noexcept {
+        return reinterpret_cast<ClientHistograms*>(session->base() + layout.histograms);
+    }
+    void set_region(std::uint32_t id, std::shared_ptr<Region> region);  // null forgets it
+};
+
+// Host: makes and formats the region. `slots` bounds the client's requests in flight.
+std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t index, std::uint32_t epoch);
+
+// Anyone: adopts the descriptor (always consumed) and checks its size against `slots`.
+std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots);
+
+// Flags in the high bits of a completion word.
+inline constexpr std::uint16_t word_released = 1;   // the worker side no longer touches the slot
+inline constexpr std::uint16_t word_reshaped = 2;   // output shapes were written into the descriptor block
+inline constexpr std::uint16_t word_message = 4;    // a message was written into the descriptor block
+
+struct Ending {
+    State state = State::done;
+    Reason reason = Reason::none;
+    std::uint16_t flags = word_released;
+    std::uint32_t version = 0;
+    std::uint32_t detail = 0;
+    std::uint64_t started = 0;
+    std::uint64_t ended = 0;
+    std::uint64_t copied_in = 0;
+    std::uint64_t copied_out = 0;
+};
+
+// Worker, before it runs a kernel whose effects can be noticed: from here on the client's cancel() comes too
+// late. False when the client ended the request first: it must not run.
+bool claim_request(CompletionLine& line, std::uint32_t generation) noexcept;
+
+// Worker or host: nobody on this side touches the slot's memory any more.
+void release_slot(CompletionLine& line, std::uint32_t generation) noexcept;
+
+// Worker or host: ends generation `generation` of a line, wakes its waiter. False when it had ended already
+// (the client cancelled, the host expired it); `released` is then stored instead when the ending says so.
+bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept;
+
+}  // namespace teal

@@ -1,0 +1,308 @@
+#include "host/sweeper.hpp"
+
+#include <chrono>
+#include <string>
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "cpu/clock.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::uint64_t role_patience_ns = 5'000'000'000;
+constexpr std::uint64_t busy_leader_ns = 1'000'000;
+
+State state_of_record(const Record& record) noexcept {
+    return static_cast<State>(record.state.load(std::memory_order_acquire) & 0xff);
+}
+
+}  // namespace
+
+Sweeper::Sweeper(std::shared_ptr<Pool> pool) : pool_(std::move(pool)), maps_(max_sessions, nullptr) {}
+
+Sweeper::~Sweeper() { stop(); }
+
+void Sweeper::start() {
+    stopping_ = false;
+    thread_ = std::thread([this] { loop(); });
+}
+
+void Sweeper::stop() {
+    {
+        const std::lock_guard lock(stop_mutex_);
+        stopping_ = true;
+    }
+    stop_signal_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+void Sweeper::loop() {
+    std::unique_lock lock(stop_mutex_);
+    while (!stopping_) {
+        lock.unlock();
+        tick();
+        const bool busy = pool_->memory().header.active.load(std::memory_order_relaxed) > 0;
+        lock.lock();
+        stop_signal_.wait_for(lock, std::chrono::milliseconds(busy ? 1 : 50), [this] { return stopping_; });
+    }
+}
+
+void Sweeper::enter() {
+    if (!pool_->enter(role_patience_ns))
+        throw Error(Code::internal_error, "the dispatch role was not released for 5 s; its holder is stopped or stuck");
+}
+
+void Sweeper::tick() {
+    const std::lock_guard lock(mutex_);
+    watch_leader();
+    if (!pool_->try_enter()) return;  // somebody dispatches right now; the next tick will do
+    if (pool_->memory().header.leader.load(std::memory_order_relaxed) == 0) pool_->drain(live_);
+    expire(static_cast<std::uint64_t>(monotonic_ns()));
+    pool_->leave();
+}
+
+void Sweeper::watch_leader() noexcept {
+    PoolMemory& memory = pool_->memory();
+    std::uint32_t leader = memory.header.leader.load(std::memory_order_seq_cst);
+    if (leader == 0) {
+        if (pool_->queued() > 0 || pool_->ring_ready(live_)) pool_->promote(nobody);
+        return;
+    }
+    const std::uint64_t since = memory.workers[leader - 1].run_started.load(std::memory_order_relaxed);
+    const std::uint64_t now = ticks();
+    if (since == 0 || now < since || static_cast<std::uint64_t>(ticks_to_ns(now - since)) < busy_leader_ns) return;
+    // SYNC: seq_cst pairs with Worker::wait(): a follower that has stored `idle` re-reads the leader before it sleeps.
+    if (memory.header.leader.compare_exchange_strong(leader, 0, std::memory_order_seq_cst)) pool_->promote(leader - 1);
+}
+
+void Sweeper::expire(std::uint64_t now) noexcept {
+    PoolMemory& memory = pool_->memory();
+    std::uint32_t left = memory.header.active.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < record_count && left > 0; ++i) {
+        Record& record = memory.records[i];
+        const State state = state_of_record(record);
+        if (state == State::free) continue;
+        --left;
+        const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
+        if (deadline == 0 || now <= deadline || is_terminal(state)) continue;
+        if (!pool_->end_record(i, State::expired)) continue;
+        if (state == State::queued) pool_->end_queued(i, maps_[record.session], State::expired, Reason::deadline);
+        else end_running(i, State::expired, Reason::deadline, 0, false);
+    }
+}
+
+// Tells the client of a record that is (or was) running and whose word we have just ended.
+void Sweeper::end_running(std::uint32_t index, State state, Reason reason, std::uint32_t detail, bool released) noexcept {
+    Record& record = pool_->memory().records[index];
+    VersionLine& version = pool_->memory().versions[record.version_line];
+    if (state == State::expired) version.expired.fetch_add(1, std::memory_order_relaxed);
+    if (state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
+    SessionMap* map = maps_[record.session];
+    if (map == nullptr || map->epoch != record.epoch) return;
+    Ending ending;
+    ending.state = state;
+    ending.reason = reason;
+    ending.detail = detail;
+    ending.version = version.number;
+    ending.flags = released ? word_released : 0;
+    end_request(map->lines()[record.entry.slot], record.entry.generation, ending);
+}
+
+void Sweeper::list_live() {
+    live_.clear();
+    for (SessionMap* map : maps_)
+        if (map != nullptr) live_.push_back(map);
+}
+
+Sweeper::Opened Sweeper::open_session(std::uint32_t slots, std::uint32_t limit) {
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t i = 0; i < max_sessions; ++i) {
+        SessionLine& line = pool_->memory().sessions[i];
+        if (static_cast<SessionState>(line.state.load(std::memory_order_relaxed)) != SessionState::free) continue;
+        const std::uint32_t epoch = line.epoch + 1;
+        auto map = std::make_unique<SessionMap>();
+        map->index = i;
+        map->epoch = epoch;
+        map->layout = session_layout(slots);
+        map->session = create_session_region(slots, i, epoch);
+        enter();
+        line.epoch = epoch;
+        line.head = 0;
+        line.in_flight = 0;
+        line.limit = limit;
+        line.slots = slots;
+        line.granted.store(0, std::memory_order_relaxed);
+        line.garbage = 0;
+        line.requests = 0;
+        line.state.store(static_cast<std::uint32_t>(SessionState::open), std::memory_order_release);
+        pool_->leave();
+        maps_[i] = map.get();
+        sessions_[i] = std::move(map);
+        list_live();
+        return {i, epoch, sessions_[i]->session->fd()};
+    }
+    throw Error(Code::quota_exceeded, "this pool has 1024 sessions open, the most it holds; close some or start another pool");
+}
+
+void Sweeper::grant_region(std::uint32_t session, std::uint32_t count) {
+    pool_->memory().sessions[session].granted.store(count, std::memory_order_release);
+}
+
+void Sweeper::close_session(std::uint32_t session, Reason reason) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    PoolMemory& memory = pool_->memory();
+    SessionLine& line = memory.sessions[session];
+    pool_->drain(live_);
+    line.state.store(static_cast<std::uint32_t>(SessionState::closing), std::memory_order_release);
+    for (std::uint32_t i = 0; i < record_count; ++i) {
+        Record& record = memory.records[i];
+        if (record.session != session || record.epoch != line.epoch || state_of_record(record) != State::queued) continue;
+        if (pool_->end_record(i, State::cancelled)) pool_->end_queued(i, maps_[session], State::cancelled, reason);
+    }
+    pool_->repair();  // takes the cancelled ones out of the run queue
+    pool_->leave();
+}
+
+std::uint32_t Sweeper::session_in_flight(std::uint32_t session) {
+    return __atomic_load_n(&pool_->memory().sessions[session].in_flight, __ATOMIC_RELAXED);
+}
+
+void Sweeper::free_session(std::uint32_t session) {
+    const std::lock_guard lock(mutex_);
+    maps_[session] = nullptr;
+    list_live();
+    sessions_[session].reset();
+    pool_->memory().sessions[session].state.store(static_cast<std::uint32_t>(SessionState::free), std::memory_order_release);
+}
+
+std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, std::uint32_t flags, std::uint32_t native_op) {
+    const std::lock_guard lock(mutex_);
+    if (model >= max_models) throw Error(Code::quota_exceeded, "this pool has seen 1024 model names, the most it keeps; restart the host");
+    PoolMemory& memory = pool_->memory();
+    for (std::uint32_t i = 0; i < max_versions; ++i) {
+        VersionLine& version = memory.versions[i];
+        if (static_cast<VersionState>(version.state.load(std::memory_order_relaxed)) != VersionState::empty) continue;
+        ++version.generation;
+        version.model = model;
+        version.number = number;
+        version.flags = flags;
+        version.native_op = native_op;
+        version.in_flight = 0;
+        version.run_ns.store(0, std::memory_order_relaxed);
+        for (auto* counter : {&version.requests, &version.failed, &version.cancelled, &version.expired, &version.copies_in, &version.copies_out,
+                              &version.bytes_copied, &version.bindings})
+            counter->store(0, std::memory_order_relaxed);
+        for (Histogram& stage : memory.histograms[i].stages)
+            for (auto& bucket : stage.buckets) bucket.store(0, std::memory_order_relaxed);
+        version.state.store(static_cast<std::uint32_t>(VersionState::loading), std::memory_order_release);
+        return i;
+    }
+    throw Error(Code::quota_exceeded, "this pool holds 256 model versions, the most it can; unload some");
+}
+
+void Sweeper::publish_version(std::uint32_t line, bool make_current) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    VersionLine& version = pool_->memory().versions[line];
+    version.state.store(static_cast<std::uint32_t>(VersionState::ready), std::memory_order_release);
+    if (make_current) pool_->memory().models[version.model].current.store(line + 1, std::memory_order_release);
+    pool_->leave();
+}
+
+void Sweeper::retire_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    VersionLine& version = pool_->memory().versions[line];
+    version.state.store(static_cast<std::uint32_t>(VersionState::retiring), std::memory_order_release);
+    ModelLine& model = pool_->memory().models[version.model];
+    if (model.current.load(std::memory_order_relaxed) == line + 1) model.current.store(0, std::memory_order_release);
+    pool_->leave();
+}
+
+std::uint32_t Sweeper::version_in_flight(std::uint32_t line) {
+    return __atomic_load_n(&pool_->memory().versions[line].in_flight, __ATOMIC_RELAXED);
+}
+
+void Sweeper::cancel_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    for (std::uint32_t i = 0; i < record_count; ++i) {
+        Record& record = pool_->memory().records[i];
+        if (record.version_line != line || state_of_record(record) != State::queued) continue;
+        if (pool_->end_record(i, State::cancelled)) pool_->end_queued(i, maps_[record.session], State::cancelled, Reason::unloaded);
+    }
+    pool_->repair();
+    pool_->leave();
+}
+
+void Sweeper::free_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    pool_->memory().versions[line].state.store(static_cast<std::uint32_t>(VersionState::empty), std::memory_order_release);
+}
+
+Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    PoolMemory& memory = pool_->memory();
+    Buried buried{0, 0};
+    for (std::uint32_t i = 0; i < record_count; ++i) {
+        Record& record = memory.records[i];
+        const State state = state_of_record(record);
+        if (record.worker != worker || state == State::free || state == State::queued) continue;
+        const bool idempotent = (memory.versions[record.version_line].flags & kernel_idempotent) != 0;
+        const bool wanted = static_cast<SessionState>(memory.sessions[record.session].state.load(std::memory_order_relaxed)) == SessionState::open;
+        if (state == State::running && idempotent && wanted && record.attempts < 3) {
+            pool_->requeue(i);
+            ++buried.again;
+            continue;
+        }
+        if (pool_->end_record(i, State::failed)) {
+            end_running(i, State::failed, Reason::worker_died, detail, true);
+            ++buried.failed;
+        } else if (SessionMap* map = maps_[record.session]; map != nullptr && map->epoch == record.epoch) {
+            // Ended already (expired, or finished and died before giving it back): only the slot is left to release.
+            release_slot(map->lines()[record.entry.slot], record.entry.generation);
+        }
+        pool_->give_back({&i, 1});
+    }
+    WorkerLine& line = memory.workers[worker];
+    line.state.store(static_cast<std::uint32_t>(WorkerState::absent), std::memory_order_seq_cst);
+    line.run_started.store(0, std::memory_order_relaxed);
+    line.record.store(nobody, std::memory_order_relaxed);
+    line.sleeping.store(0, std::memory_order_relaxed);
+    std::uint32_t leader = worker + 1;
+    memory.header.leader.compare_exchange_strong(leader, 0, std::memory_order_seq_cst);
+    pool_->leave();
+    pool_->promote(worker);
+    return buried;
+}
+
+void Sweeper::end_handed_over(std::uint32_t index, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason) {
+    if (index >= record_count) return;
+    const std::lock_guard lock(mutex_);
+    enter();
+    Record& record = pool_->memory().records[index];
+    if (record.state.load(std::memory_order_acquire) >> 8 != generation || state_of_record(record) == State::free) {
+        pool_->leave();  // its worker died meanwhile and it was buried
+        return;
+    }
+    const State state = ok ? State::done : State::failed;
+    if (pool_->end_record(index, state)) {
+        pool_->memory().versions[record.version_line].requests.fetch_add(1, std::memory_order_relaxed);
+        end_running(index, state, ok ? Reason::output_spilled : reason, id, true);
+    } else if (SessionMap* map = maps_[record.session]; map != nullptr && map->epoch == record.epoch) {
+        release_slot(map->lines()[record.entry.slot], record.entry.generation);
+    }
+    pool_->give_back({&index, 1});
+    pool_->leave();
+}
+
+void Sweeper::stop_taking(bool stopping) noexcept {
+    pool_->memory().header.stopping.store(stopping ? 1 : 0, std::memory_order_release);
+}
+
+std::uint32_t Sweeper::active() noexcept { return pool_->memory().header.active.load(std::memory_order_relaxed); }
+
+}  // namespace teal

@@ -1,0 +1,82 @@
+// The sweeper: the host's thread that watches over one pool. Never on the path of a call.
+//
+// Theory of operation: it looks once a millisecond while requests are in flight, and 20 times a second while none
+// are. It ends requests whose deadline has passed (waiting or running), takes requests out of the rings while
+// every worker is busy (so that their deadlines count too), moves the watch over the rings away from a leader that
+// turned out to be busy, and cleans up after a worker or a client that died. Everything it does to records is done
+// under the role.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "host/pool.hpp"
+
+namespace teal {
+
+class Sweeper {
+public:
+    explicit Sweeper(std::shared_ptr<Pool> pool);
+    ~Sweeper();
+
+    void start();
+    void stop();
+    void tick();  // one look; start() calls it on its thread, tests call it by hand
+
+    // Sessions: open takes a free table entry and makes the region; returns its index. Throws quota_exceeded.
+    struct Opened { std::uint32_t index; std::uint32_t epoch; int fd; };
+    Opened open_session(std::uint32_t slots, std::uint32_t limit);  // fd stays ours; valid until free_session()
+    void grant_region(std::uint32_t session, std::uint32_t count);  // how many regions were handed out so far
+    // No new requests are taken, waiting ones are cancelled. Running ones go on: poll session_in_flight().
+    void close_session(std::uint32_t session, Reason reason);
+    std::uint32_t session_in_flight(std::uint32_t session);
+    void free_session(std::uint32_t session);  // after every worker has let go
+
+    // Versions.
+    std::uint32_t open_version(std::uint32_t model, std::uint32_t number, std::uint32_t flags, std::uint32_t native_op);
+    void publish_version(std::uint32_t line, bool make_current);
+    void retire_version(std::uint32_t line);     // not current any more; in-flight requests finish
+    std::uint32_t version_in_flight(std::uint32_t line);
+    void cancel_version(std::uint32_t line);     // ends what still waits for it
+    void free_version(std::uint32_t line);
+
+    // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
+    // how many run again.
+    struct Buried { std::uint32_t failed; std::uint32_t again; };
+    Buried bury_worker(std::uint32_t worker, std::uint32_t detail);
+
+    // Ends a request that a worker handed over (its output lies in spill `id`), or that failed to spill.
+    void end_handed_over(std::uint32_t record, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason);
+
+    void stop_taking(bool stopping) noexcept;  // drain before shutdown
+    std::uint32_t active() noexcept;
+
+    [[nodiscard]] Pool& pool() noexcept { return *pool_; }
+
+private:
+    void loop();
+    void watch_leader() noexcept;
+    void expire(std::uint64_t now) noexcept;
+    void list_live();
+    void enter();
+    void end_running(std::uint32_t record, State state, Reason reason, std::uint32_t detail, bool released) noexcept;
+
+    std::shared_ptr<Pool> pool_;
+    std::recursive_mutex mutex_;  // guards the maps; taken before the role
+    std::array<std::unique_ptr<SessionMap>, max_sessions> sessions_;
+    std::vector<SessionMap*> maps_;
+    std::vector<SessionMap*> live_;
+
+    std::mutex stop_mutex_;  // guards stopping_
+    std::condition_variable stop_signal_;
+    bool stopping_ = false;
+    std::thread thread_;
+};
+
+}  // namespace teal

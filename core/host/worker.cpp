@@ -1,0 +1,388 @@
+#include "host/worker.hpp"
+
+#include <cstring>
+#include <string>
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "cpu/clock.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::uint64_t long_run_ns = 20'000;          // worth the 2–4 µs it takes to wake another worker
+constexpr std::uint64_t nap_ns = 500'000'000;          // bound of one sleep
+constexpr std::uint64_t crowded_nap_ns = 1'000'000;    // when there are more doorbells than one futex_waitv takes
+constexpr std::uint64_t map_patience_ns = 2'000'000'000;
+
+std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
+
+}  // namespace
+
+Worker::Worker(std::shared_ptr<Pool> pool, std::uint32_t index)
+    : pool_(std::move(pool)), index_(index), line_(pool_->memory().workers[index]), spin_(pool_->memory().header.idle_ns),
+      maps_(max_sessions, nullptr), sessions_(max_sessions), kernels_(max_versions) {
+    line_.record.store(nobody, std::memory_order_relaxed);
+    line_.run_started.store(0, std::memory_order_relaxed);
+    line_.sleeping.store(0, std::memory_order_relaxed);
+    line_.pid.store(static_cast<std::uint32_t>(::getpid()), std::memory_order_relaxed);
+    line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_release);
+    finished_.reserve(64);
+}
+
+Worker::~Worker() = default;
+
+void Worker::post(std::function<void(Worker&)> news) {
+    {
+        const std::lock_guard lock(inbox_mutex_);
+        inbox_.push_back(std::move(news));
+    }
+    // SYNC: seq_cst pairs with the load in work_ready() after `sleeping` was set (via wake_worker()).
+    news_.store(true, std::memory_order_seq_cst);
+    pool_->wake_worker(index_);
+}
+
+void Worker::add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots) {
+    if (index >= max_sessions) throw Error(Code::invalid_argument, "session index " + std::to_string(index) + " out of range");
+    std::shared_ptr<SessionMap> map = map_session(fd, index, epoch, slots);
+    post([map](Worker& w) {
+        auto session = std::make_unique<Session>();
+        session->map = std::make_unique<SessionMap>(*map);
+        session->slots.resize(map->layout.slots);
+        w.maps_[map->index] = session->map.get();
+        w.sessions_[map->index] = std::move(session);
+        w.list_live();
+    });
+}
+
+void Worker::add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id, int fd) {
+    auto region = Region::adopt(fd, RegionKind::tensor, true);
+    region->close_fd();
+    post([=](Worker& w) {
+        SessionMap* map = session < max_sessions ? w.maps_[session] : nullptr;
+        if (map != nullptr && map->epoch == epoch) map->set_region(id, region);
+    });
+}
+
+void Worker::drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id) {
+    post([=](Worker& w) {
+        if (session >= max_sessions || !w.sessions_[session] || w.sessions_[session]->map->epoch != epoch) return;
+        Session& owner = *w.sessions_[session];
+        for (Slot& slot : owner.slots) {  // a binding holds addresses inside the region
+            bool uses = slot.region == id;
+            for (const auto* list : {&slot.descriptor.inputs, &slot.descriptor.outputs})
+                for (const TensorDesc& tensor : *list) uses = uses || ((tensor.flags & tensor_absent) == 0 && tensor.region == id);
+            if (uses) slot = Slot{};
+        }
+        if (id < owner.map->owned.size()) owner.map->set_region(id, nullptr);
+        if (w.on_dropped) w.on_dropped("region", session, id);
+    });
+}
+
+void Worker::drop_session(std::uint32_t session, std::uint32_t epoch) {
+    post([=](Worker& w) {
+        if (session < max_sessions && w.sessions_[session] && w.sessions_[session]->map->epoch == epoch) {
+            w.maps_[session] = nullptr;
+            w.list_live();
+            w.sessions_[session].reset();
+        }
+        if (w.on_dropped) w.on_dropped("session", session, epoch);
+    });
+}
+
+void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
+    post([=](Worker& w) {
+        if (version_line < max_versions) w.kernels_[version_line] = {generation, kernel};
+    });
+}
+
+void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
+    post([=](Worker& w) {
+        if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
+            for (auto& session : w.sessions_)
+                if (session)
+                    for (Slot& slot : session->slots)
+                        if (slot.version_line == version_line) slot = Slot{};
+            w.kernels_[version_line] = {};
+        }
+        if (w.on_dropped) w.on_dropped("kernel", version_line, generation);
+    });
+}
+
+void Worker::list_live() {
+    live_.clear();
+    for (SessionMap* map : maps_)
+        if (map != nullptr) live_.push_back(map);
+}
+
+void Worker::quit() {
+    post([](Worker& w) { w.quit_ = true; });
+}
+
+void Worker::apply_inbox() {
+    while (news_.exchange(false, std::memory_order_acquire)) {
+        std::vector<std::function<void(Worker&)>> inbox;
+        {
+            const std::lock_guard lock(inbox_mutex_);
+            inbox.swap(inbox_);
+        }
+        for (auto& news : inbox) news(*this);
+    }
+}
+
+bool Worker::work_ready() const noexcept {
+    return pool_->ring_ready(live_) || pool_->queued() > 0;
+}
+
+void Worker::run() {
+    line_.state.store(static_cast<std::uint32_t>(WorkerState::idle), std::memory_order_seq_cst);
+    while (!quit_) {
+        if (news_.load(std::memory_order_relaxed)) apply_inbox();
+        const std::uint32_t record = take();
+        if (record == nobody) {
+            if (!quit_) wait();
+        } else {
+            execute(record);
+        }
+    }
+    if (!finished_.empty() && pool_->enter(map_patience_ns)) {
+        pool_->give_back(finished_);
+        finished_.clear();
+        pool_->leave();
+    }
+    line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_seq_cst);
+    std::uint32_t me = index_ + 1;
+    if (leading_ && pool_->memory().header.leader.compare_exchange_strong(me, 0)) pool_->promote(index_);
+}
+
+std::uint32_t Worker::take() {
+    if (finished_.empty() && !work_ready()) return nobody;
+    if (!pool_->enter(map_patience_ns)) return nobody;
+    if (!finished_.empty()) {
+        pool_->give_back(finished_);
+        finished_.clear();
+    }
+    pool_->drain(live_);
+    const std::uint32_t record = pool_->pick(index_, maps_);
+    const bool more = pool_->queued() > 0;
+    pool_->leave();
+    if (record == nobody) return record;
+    PoolMemory& memory = pool_->memory();
+    const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
+    if (leading_ && (more || expected > long_run_ns)) {
+        // Somebody else watches the rings while this runs; if all are busy, whoever finishes first does.
+        leading_ = false;
+        std::uint32_t me = index_ + 1;
+        memory.header.leader.compare_exchange_strong(me, 0, std::memory_order_seq_cst);
+        pool_->promote(index_);
+    } else if (more) {
+        pool_->promote(index_);
+    }
+    return record;
+}
+
+void Worker::wait() {
+    PoolHeader& header = pool_->memory().header;
+    const std::uint32_t wake_seen = line_.wake.load(std::memory_order_seq_cst);
+    std::uint32_t leader = header.leader.load(std::memory_order_seq_cst);
+    if (leader == 0) header.leader.compare_exchange_strong(leader, index_ + 1, std::memory_order_seq_cst);
+    leading_ = leader == 0 || leader == index_ + 1;
+    line_.state.store(static_cast<std::uint32_t>(leading_ ? WorkerState::leading : WorkerState::idle), std::memory_order_seq_cst);
+    const auto stir = [&] {
+        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_ready();
+    };
+    const std::uint64_t start = ticks();
+    if (leading_) {
+        if (!spin_for(spin_.budget_ns(), stir)) sleep_leading(wake_seen);
+    } else if (!stir() && header.leader.load(std::memory_order_seq_cst) != 0) {
+        // SYNC: seq_cst: we stored `idle`, then load the leader; who resigns stores leader 0, then looks for idle ones.
+        sleep_following(wake_seen);
+    }
+    if (leading_ && work_ready()) spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
+}
+
+void Worker::sleep_leading(std::uint32_t wake_seen) {
+    FutexWaiter waiters[max_futex_waiters];
+    unsigned count = 0;
+    bool crowded = false;
+    line_.sleeping.store(1, std::memory_order_seq_cst);
+    waiters[count++] = {&line_.wake, wake_seen};
+    for (SessionMap* map : live_) {
+        SessionHeader* header = map->header();
+        // SYNC: seq_cst pairs with ClientSession::ring_doorbell(): it publishes, then loads need_wake; we store
+        // need_wake, then look at the rings.
+        header->need_wake.store(1, std::memory_order_seq_cst);
+        if (count == max_futex_waiters) crowded = true;
+        else waiters[count++] = {&header->doorbell, header->doorbell.load(std::memory_order_seq_cst)};
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!work_ready() && !news_.load(std::memory_order_seq_cst)) {
+        line_.sleeps.fetch_add(1, std::memory_order_relaxed);
+        const std::uint64_t until = now_ns() + (crowded ? crowded_nap_ns : nap_ns);
+        if (!futex_wait_any(waiters, count, until)) futex_wait(&line_.wake, wake_seen, now_ns() + crowded_nap_ns);
+    }
+    line_.sleeping.store(0, std::memory_order_relaxed);
+    for (SessionMap* map : live_) map->header()->need_wake.store(0, std::memory_order_relaxed);
+}
+
+void Worker::sleep_following(std::uint32_t wake_seen) {
+    line_.sleeping.store(1, std::memory_order_seq_cst);
+    // SYNC: seq_cst pairs with wake_worker(): it bumps `wake`, then loads `sleeping`.
+    if (line_.wake.load(std::memory_order_seq_cst) == wake_seen && !news_.load(std::memory_order_seq_cst)) {
+        line_.sleeps.fetch_add(1, std::memory_order_relaxed);
+        futex_wait(&line_.wake, wake_seen, now_ns() + nap_ns);
+    }
+    line_.sleeping.store(0, std::memory_order_relaxed);
+}
+
+Worker::Session* Worker::session_of(const Record& record) {
+    const SessionLine& line = pool_->memory().sessions[record.session];
+    const std::uint64_t until = now_ns() + map_patience_ns;
+    for (;;) {
+        Session* session = sessions_[record.session].get();
+        if (session != nullptr && session->map->epoch == record.epoch) return session;
+        // The host posts a session to every worker before it tells the client; the news is on its way, unless
+        // the session is closing already.
+        if (line.epoch != record.epoch || now_ns() > until) return nullptr;
+        const timespec nap{0, 50'000};
+        ::nanosleep(&nap, nullptr);
+        apply_inbox();
+    }
+}
+
+void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending) {
+    const RequestEntry& entry = record.entry;
+    SessionMap& map = *session.map;
+    if (news_.load(std::memory_order_relaxed)) apply_inbox();  // the version may have become current this instant
+    // Regions that the host granted but that have not reached us yet are on their way.
+    const std::uint64_t until = now_ns() + map_patience_ns;
+    const SessionLine& line = pool_->memory().sessions[record.session];
+    while (map.views.size() < line.granted.load(std::memory_order_acquire) && line.epoch == record.epoch && now_ns() < until) {
+        const timespec nap{0, 50'000};
+        ::nanosleep(&nap, nullptr);
+        apply_inbox();
+    }
+    slot = Slot{};
+    slot.version_line = record.version_line;
+    const Loaded& loaded = kernels_[record.version_line];
+    ending.state = State::failed;
+    if (!loaded.kernel || loaded.generation != pool_->memory().versions[record.version_line].generation) {
+        run.message = "this worker does not hold the version (any more)";
+        ending.reason = Reason::not_found;
+        return;
+    }
+    const std::uint64_t offset = join(entry.offset_low, entry.offset_high);
+    ending.reason = Reason::invalid;
+    if (!read_descriptor(map.views, entry.region, offset, slot.descriptor, run.message)) return;
+    run.descriptor = &slot.descriptor;
+    slot.binding = loaded.kernel->bind(run, run.message);
+    if (!slot.binding) return;
+    slot.stamp = entry.stamp;
+    slot.region = entry.region;
+    slot.offset = offset;
+    slot.generation = loaded.generation;
+    pool_->memory().versions[record.version_line].bindings.fetch_add(1, std::memory_order_relaxed);
+    ending.state = State::done;
+    ending.reason = Reason::none;
+}
+
+Worker::Slot* Worker::prepared(Session& session, const Record& record, Run& run, Ending& ending) {
+    const RequestEntry& entry = record.entry;
+    Slot& slot = session.slots[entry.slot];
+    const bool same = slot.binding != nullptr && slot.stamp == entry.stamp && slot.region == entry.region &&
+                      slot.offset == join(entry.offset_low, entry.offset_high) && slot.version_line == record.version_line &&
+                      slot.generation == pool_->memory().versions[record.version_line].generation;
+    run.regions = &session.map->views;
+    run.owners = &session.map->owned;
+    run.descriptor = &slot.descriptor;
+    if (!same) bind(session, slot, record, run, ending);
+    return slot.binding != nullptr ? &slot : nullptr;
+}
+
+void Worker::execute(std::uint32_t index) {
+    Record& record = pool_->memory().records[index];
+    line_.record.store(index, std::memory_order_relaxed);
+    Run run;
+    run.record = index;
+    run.record_generation = record.state.load(std::memory_order_relaxed) >> 8;
+    Ending ending;
+    Session* session = session_of(record);
+    if (session == nullptr) {
+        finish(index, nullptr, run, ending);
+        return;
+    }
+    const VersionLine& version = pool_->memory().versions[record.version_line];
+    Slot* slot = prepared(*session, record, run, ending);
+    CompletionLine& line = session->map->lines()[record.entry.slot];
+    if (slot != nullptr && (version.flags & kernel_pure) == 0 && !claim_request(line, record.entry.generation)) {
+        ending.state = State::cancelled;
+        ending.reason = Reason::client_cancelled;
+        slot = nullptr;
+    }
+    if (slot != nullptr) {
+        ending.started = ticks();
+        line_.run_started.store(ending.started, std::memory_order_relaxed);
+        const bool ok = slot->binding->run(run);
+        ending.ended = ticks();
+        line_.run_started.store(0, std::memory_order_relaxed);
+        if (!ok) {
+            ending.state = State::failed;
+            ending.reason = Reason::kernel;
+        }
+    }
+    if (run.handed_over) {
+        line_.record.store(nobody, std::memory_order_relaxed);
+        return;
+    }
+    finish(index, session, run, ending);
+}
+
+void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending) {
+    Record& record = pool_->memory().records[index];
+    ending.version = pool_->memory().versions[record.version_line].number;
+    ending.copied_in = run.bytes_in;
+    ending.copied_out = run.bytes_out;
+    if (run.reshaped) ending.flags |= word_reshaped;
+    const Descriptor* descriptor = run.descriptor;
+    if (!run.message.empty() && descriptor != nullptr && descriptor->block != nullptr && descriptor->message_capacity > 0) {
+        const std::size_t size = std::min<std::size_t>(run.message.size(), descriptor->message_capacity);
+        std::memcpy(descriptor->block + descriptor->message_offset, run.message.data(), size);
+        const auto stored = static_cast<std::uint32_t>(size);
+        std::memcpy(descriptor->block + offsetof(DescriptorHeader, message_size), &stored, sizeof stored);
+        ending.flags |= word_message;
+    }
+    const bool ours = pool_->end_record(index, ending.state);
+    if (session != nullptr) {
+        CompletionLine& line = session->map->lines()[record.entry.slot];
+        if (!ours) release_slot(line, record.entry.generation);  // the host expired it while it ran
+        else if (!end_request(line, record.entry.generation, ending)) ending.state = State::cancelled;
+    }
+    if (ours) account(record, run, ending);
+    line_.record.store(nobody, std::memory_order_relaxed);
+    line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    finished_.push_back(index);
+}
+
+void Worker::account(const Record& record, const Run& run, const Ending& ending) noexcept {
+    PoolMemory& memory = pool_->memory();
+    VersionLine& version = memory.versions[record.version_line];
+    version.requests.fetch_add(1, std::memory_order_relaxed);
+    if (ending.state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
+    if (ending.state == State::cancelled) version.cancelled.fetch_add(1, std::memory_order_relaxed);
+    if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
+    if (run.copies_out > 0) version.copies_out.fetch_add(run.copies_out, std::memory_order_relaxed);
+    if (run.bytes_in + run.bytes_out > 0) version.bytes_copied.fetch_add(run.bytes_in + run.bytes_out, std::memory_order_relaxed);
+    if (ending.started == 0) return;
+    Histogram* stages = memory.histograms[record.version_line].stages;
+    const std::uint64_t submitted = join(record.entry.submitted_low, record.entry.submitted_high);
+    const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
+    stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
+    const std::uint64_t run_ns = ns(ending.ended - ending.started);
+    stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
+    if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));
+    const std::uint64_t average = version.run_ns.load(std::memory_order_relaxed);
+    const std::uint64_t next = average == 0 ? run_ns : (average * 7 + run_ns) / 8;
+    version.run_ns.store(static_cast<std::uint32_t>(std::min<std::uint64_t>(next, UINT32_MAX)), std::memory_order_relaxed);
+}
+
+}  // namespace teal

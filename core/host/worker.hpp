@@ -1,0 +1,97 @@
+// A worker: the loop that takes requests and runs kernels, in one thread.
+//
+// Theory of operation: everything a worker owns (session maps, kernels, bindings) is touched by its loop only.
+// Whoever has news (the control thread: a session came, a version was loaded, quit) posts a small function to
+// the inbox and wakes the loop, which applies it between two requests. A request that arrives before the news of
+// its session waits for it, but only when the pool region says that the host really opened that session.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "host/pool.hpp"
+#include "kernel/kernel.hpp"
+#include "queue/wait.hpp"
+
+namespace teal {
+
+class Worker {
+public:
+    Worker(std::shared_ptr<Pool> pool, std::uint32_t index);
+    ~Worker();
+
+    // From any thread.
+    void post(std::function<void(Worker&)> news);
+    void add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots);  // takes the descriptor
+    void add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id, int fd);    // takes the descriptor
+    void drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id);
+    void drop_session(std::uint32_t session, std::uint32_t epoch);
+    void set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel);
+    void drop_kernel(std::uint32_t version_line, std::uint32_t generation);
+    void quit();
+
+    // The worker's thread: until quit().
+    void run();
+
+    // Called by the loop after drop_* was applied, with what was dropped; set before run().
+    std::function<void(const char* what, std::uint32_t index, std::uint32_t epoch)> on_dropped;
+
+    [[nodiscard]] Pool& pool() noexcept { return *pool_; }
+
+private:
+    struct Slot {  // what is prepared for one slot of one session
+        std::uint32_t stamp = 0;
+        std::uint32_t region = 0;
+        std::uint64_t offset = 0;
+        std::uint32_t version_line = nobody;
+        std::uint32_t generation = 0;
+        Descriptor descriptor;
+        std::unique_ptr<Binding> binding;
+    };
+    struct Session {
+        std::unique_ptr<SessionMap> map;
+        std::vector<Slot> slots;
+    };
+    struct Loaded {
+        std::uint32_t generation = 0;
+        std::shared_ptr<Kernel> kernel;
+    };
+
+    void apply_inbox();
+    void list_live();
+    std::uint32_t take();
+    void wait();
+    void sleep_leading(std::uint32_t wake_seen);
+    void sleep_following(std::uint32_t wake_seen);
+    [[nodiscard]] bool work_ready() const noexcept;
+    void execute(std::uint32_t record);
+    Session* session_of(const Record& record);
+    Slot* prepared(Session& session, const Record& record, Run& run, Ending& ending);
+    void bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending);
+    void finish(std::uint32_t index, Session* session, Run& run, Ending ending);
+    void account(const Record& record, const Run& run, const Ending& ending) noexcept;
+
+    std::shared_ptr<Pool> pool_;
+    std::uint32_t index_;
+    WorkerLine& line_;
+    SpinBudget spin_;
+    bool leading_ = false;
+    bool quit_ = false;
+    std::vector<SessionMap*> maps_;          // by session index, or null
+    std::vector<SessionMap*> live_;          // the same without the gaps
+    std::vector<std::unique_ptr<Session>> sessions_;
+    std::vector<Loaded> kernels_;            // by version line
+    std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()
+
+    std::mutex inbox_mutex_;                 // guards inbox_
+    std::vector<std::function<void(Worker&)>> inbox_;
+    std::atomic<bool> news_{false};
+};
+
+}  // namespace teal

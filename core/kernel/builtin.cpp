@@ -1,0 +1,148 @@
+#include "kernel/builtin.hpp"
+
+#include <cstring>
+#include <ctime>
+
+#include "cpu/clock.hpp"
+#include "cpu/sum.hpp"
+#include "queue/wait.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::int64_t longest_us = 60'000'000;  // a minute: long enough for any test, short enough to wait out
+
+bool refuse(std::string& error, const char* path, const std::string& text) {
+    error = std::string(path) + ": " + text;
+    return false;
+}
+
+bool want(const TensorDesc& tensor, Dtype dtype, const char* path, std::string& error) {
+    if ((tensor.flags & (tensor_absent | tensor_unplanned)) != 0) return refuse(error, path, "must be given with its shape");
+    if (static_cast<Dtype>(tensor.dtype) == dtype) return true;
+    return refuse(error, path, "dtype " + std::string(dtype_info(static_cast<Dtype>(tensor.dtype)).name) + ", expected " + std::string(dtype_info(dtype).name));
+}
+
+struct IdentityBinding final : Binding {
+    struct Pair { const std::byte* from; std::byte* to; std::uint64_t bytes; };
+    std::vector<Pair> pairs;
+
+    bool run(Run&) noexcept override {
+        for (const Pair& pair : pairs)
+            if (pair.bytes > 0) std::memcpy(pair.to, pair.from, pair.bytes);
+        return true;
+    }
+};
+
+struct Identity final : Kernel {
+    std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
+        const Descriptor& d = *run.descriptor;
+        if (d.inputs.size() != d.outputs.size() || d.inputs.empty()) {
+            refuse(error, "$.outputs", std::to_string(d.outputs.size()) + " outputs for " + std::to_string(d.inputs.size()) + " inputs, expected as many");
+            return nullptr;
+        }
+        auto binding = std::make_unique<IdentityBinding>();
+        for (std::size_t i = 0; i < d.inputs.size(); ++i) {
+            const TensorDesc& from = d.inputs[i];
+            const TensorDesc& to = d.outputs[i];
+            if ((from.flags & tensor_absent) != 0 || to.flags != 0 || from.dtype != to.dtype || to.capacity < from.nbytes) {
+                refuse(error, "$.outputs", "output " + std::to_string(i) + " must have the dtype and at least the size of its input");
+                return nullptr;
+            }
+            binding->pairs.push_back({run.address(from), run.address(to), from.nbytes});
+        }
+        return binding;
+    }
+};
+
+struct SumBinding final : Binding {
+    const float* from = nullptr;
+    std::byte* to = nullptr;
+    std::uint64_t count = 0;
+
+    bool run(Run&) noexcept override {
+        const double total = sum_f32(from, count);
+        std::memcpy(to, &total, sizeof total);
+        return true;
+    }
+};
+
+struct Sum final : Kernel {
+    std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
+        const Descriptor& d = *run.descriptor;
+        if (d.inputs.size() != 1 || d.outputs.size() != 1) {
+            refuse(error, "$.inputs", "expected one input and one output");
+            return nullptr;
+        }
+        if (!want(d.inputs[0], Dtype::f32, "$.inputs[0].dtype", error) || !want(d.outputs[0], Dtype::f64, "$.outputs[0].dtype", error)) return nullptr;
+        if (d.outputs[0].nbytes != sizeof(double)) {
+            refuse(error, "$.outputs[0].shape", "expected a scalar");
+            return nullptr;
+        }
+        auto binding = std::make_unique<SumBinding>();
+        binding->from = reinterpret_cast<const float*>(run.address(d.inputs[0]));
+        binding->to = run.address(d.outputs[0]);
+        binding->count = d.inputs[0].nbytes / sizeof(float);
+        return binding;
+    }
+};
+
+struct TimeBinding final : Binding {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    bool spin = false;
+
+    bool run(Run& run) noexcept override {
+        std::int64_t us = 0;
+        std::memcpy(&us, from, sizeof us);
+        if (us < 0 || us > longest_us) {
+            run.message = "$.inputs[0]: " + std::to_string(us) + " microseconds, expected 0 to 60000000";
+            return false;
+        }
+        std::int64_t result = us;
+        if (spin) {
+            const std::int64_t start = monotonic_ns();
+            while (monotonic_ns() - start < us * 1000) cpu_relax();
+            result = monotonic_ns() - start;
+        } else {
+            timespec time{us / 1'000'000, us % 1'000'000 * 1000};
+            ::clock_nanosleep(CLOCK_MONOTONIC, 0, &time, nullptr);
+        }
+        std::memcpy(to, &result, sizeof result);
+        return true;
+    }
+};
+
+struct Time final : Kernel {
+    explicit Time(bool spins) : spin(spins) {}
+    std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
+        const Descriptor& d = *run.descriptor;
+        if (d.inputs.size() != 1 || d.outputs.size() != 1) {
+            refuse(error, "$.inputs", "expected one input and one output");
+            return nullptr;
+        }
+        if (!want(d.inputs[0], Dtype::i64, "$.inputs[0].dtype", error) || !want(d.outputs[0], Dtype::i64, "$.outputs[0].dtype", error)) return nullptr;
+        if (d.inputs[0].nbytes != 8 || d.outputs[0].nbytes != 8) {
+            refuse(error, "$.inputs[0].shape", "expected a scalar");
+            return nullptr;
+        }
+        auto binding = std::make_unique<TimeBinding>();
+        binding->from = run.address(d.inputs[0]);
+        binding->to = run.address(d.outputs[0]);
+        binding->spin = spin;
+        return binding;
+    }
+    bool spin;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_builtin(std::string_view name) {
+    if (name == "identity") return std::make_unique<Identity>();
+    if (name == "sum") return std::make_unique<Sum>();
+    if (name == "sleep") return std::make_unique<Time>(false);
+    if (name == "spin") return std::make_unique<Time>(true);
+    return nullptr;
+}
+
+}  // namespace teal

@@ -1,0 +1,118 @@
+// The state of a request: one word, changed by compare-and-swap, with a generation.
+//
+//   free → submitted → queued → running → done | failed | cancelled | expired
+//
+// A request has two such words. The *record's* word (host/pool.hpp, memory of host and workers only) is
+// the authority on queued, running and the end. The *completion line's* word is what the client sees: it
+// goes from the end of generation g-1 straight to the end of generation g, because "submitted" is the
+// ring entry itself; the client (cancel, expire), a worker (done, failed) and the host (all four) race for that one
+// transition, and exactly one of them wins it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace teal {
+
+enum class State : std::uint8_t {
+    free = 0,
+    submitted,
+    queued,
+    running,
+    done,       // first of the terminal states
+    failed,
+    cancelled,
+    expired,
+};
+
+constexpr bool is_terminal(State state) noexcept { return state >= State::done; }
+
+// May a record's word go from `from` to `to`? (The table that tests and the model check use.)
+constexpr bool transition_allowed(State from, State to) noexcept {
+    switch (from) {
+        case State::free: return to == State::submitted || to == State::queued;
+        case State::submitted: return to == State::queued || to == State::cancelled || to == State::expired || to == State::failed;
+        case State::queued: return to == State::running || to == State::cancelled || to == State::expired || to == State::failed;
+        case State::running: return is_terminal(to) || to == State::queued;  // queued again: an idempotent request whose worker died
+        default: return to == State::free;
+    }
+}
+
+// Why a request ended as it did. Fixed numbers: docs/errors.md lists them.
+enum class Reason : std::uint16_t {
+    none = 0,
+    invalid = 1,          // the descriptor or the request line broke a rule; the message says which
+    not_found = 2,        // no such model or version (any more)
+    quota = 3,            // in-flight or byte limit
+    kernel = 4,           // the kernel itself reported an error
+    worker_died = 5,      // detail: signal number, or 256 + exit status
+    client_cancelled = 6,
+    client_gone = 7,
+    deadline = 8,
+    host_stopping = 9,
+    output_spilled = 10,  // done; detail: spill id: outputs are in a region that the client has to ask the host for
+    internal = 11,
+    unloaded = 12,        // the version was unloaded by force while the request waited
+};
+
+// word = generation:24 | state:8 in the low half (the half a futex waits on), reason:16 | flags:16 in the high half.
+inline constexpr std::uint32_t generation_mask = 0xffffff;
+
+constexpr std::uint32_t low_half(std::uint32_t generation, State state) noexcept {
+    return (generation & generation_mask) << 8 | static_cast<std::uint32_t>(state);
+}
+constexpr std::uint64_t make_word(std::uint32_t generation, State state, Reason reason = Reason::none, std::uint16_t flags = 0) noexcept {
+    return std::uint64_t{low_half(generation, state)} | std::uint64_t{static_cast<std::uint16_t>(reason)} << 32 | std::uint64_t{flags} << 48;
+}
+constexpr std::uint32_t generation_of(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word) >> 8; }
+constexpr State state_of(std::uint64_t word) noexcept { return static_cast<State>(word & 0xff); }
+constexpr Reason reason_of(std::uint64_t word) noexcept { return static_cast<Reason>(word >> 32 & 0xffff); }
+constexpr std::uint16_t flags_of(std::uint64_t word) noexcept { return static_cast<std::uint16_t>(word >> 48); }
+// Did this generation of a completion line come to its end? ((g, running) is a claim, not an end.)
+constexpr bool has_ended(std::uint64_t word, std::uint32_t generation) noexcept {
+    return generation_of(word) == (generation & generation_mask) && is_terminal(state_of(word));
+}
+// The generation after this one; 0 means "never used" and is skipped.
+constexpr std::uint32_t next_generation(std::uint32_t generation) noexcept {
+    const std::uint32_t next = (generation + 1) & generation_mask;
+    return next == 0 ? 1 : next;
+}
+
+// What the client writes into a ring slot (60 bytes after the slot's sequence number).
+struct RequestEntry {
+    std::uint16_t op;              // 0: call
+    std::uint16_t flags;
+    std::uint32_t slot;
+    std::uint32_t generation;
+    std::uint32_t model;           // index of a model name in this pool
+    std::uint32_t version;         // 0: the current one
+    std::int32_t priority;         // larger goes first
+    std::uint32_t stamp;           // changes whenever the descriptor block changed
+    std::uint32_t region;          // descriptor block: region
+    std::uint32_t reserved;
+    std::uint32_t offset_low;      // descriptor block: offset (two halves keep the struct free of padding)
+    std::uint32_t offset_high;
+    std::uint32_t deadline_low;    // CLOCK_MONOTONIC ns, 0: none
+    std::uint32_t deadline_high;
+    std::uint32_t submitted_low;   // ticks (cpu/clock.hpp) at submit
+    std::uint32_t submitted_high;
+};
+static_assert(sizeof(RequestEntry) == 60);
+
+constexpr std::uint64_t join(std::uint32_t low, std::uint32_t high) noexcept { return std::uint64_t{high} << 32 | low; }
+
+// One line per slot: the worker (or host, or the client itself) stores the end of a request here.
+struct alignas(64) CompletionLine {
+    std::atomic<std::uint64_t> word;       // make_word(): the last ended generation
+    std::atomic<std::uint32_t> waiting;    // client: 1 while it may sleep on the low half of `word`
+    std::atomic<std::uint32_t> released;   // generation that the worker side no longer touches; written by worker or host
+    std::atomic<std::uint32_t> version;                 // version number that answered
+    std::atomic<std::uint32_t> detail;                  // by reason: signal, spill id, …
+    std::atomic<std::uint64_t> started;                 // ticks: kernel entered
+    std::atomic<std::uint64_t> ended;                   // ticks: kernel left
+    std::atomic<std::uint64_t> copied_in;               // bytes the worker copied for this request
+    std::atomic<std::uint64_t> copied_out;
+};
+static_assert(sizeof(CompletionLine) == 64);
+
+}  // namespace teal

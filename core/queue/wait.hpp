@@ -1,0 +1,92 @@
+// Waiting: spin, then futex. The one implementation in Teal.
+//
+// Theory of operation: spinning costs a core, sleeping costs a wake-up (6–40 µs). How long to spin is a
+// budget in nanoseconds that learns from what waiting has brought: it grows up to the ceiling while
+// events come within the ceiling, and halves down to zero while they do not, so an idle process
+// does not burn its core and a busy one never sleeps. Sleeping is always bounded: the caller looks at
+// the world (peer alive? deadline?) between two naps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
+#include "cpu/clock.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace teal {
+
+inline void cpu_relax() noexcept {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+class SpinBudget {
+public:
+    explicit SpinBudget(std::uint64_t ceiling_ns = 200'000) noexcept : ceiling_(ceiling_ns), budget_(ceiling_ns) {}
+
+    [[nodiscard]] std::uint64_t budget_ns() const noexcept { return budget_; }
+    [[nodiscard]] std::uint64_t ceiling_ns() const noexcept { return ceiling_; }
+    void set_ceiling(std::uint64_t ns) noexcept {
+        ceiling_ = ns;
+        if (budget_ > ns) budget_ = ns;
+        if (budget_ == 0) budget_ = ns;
+    }
+    // The wait ended after `waited_ns`, whether spinning or asleep.
+    void learn(std::uint64_t waited_ns) noexcept {
+        if (waited_ns > ceiling_) {
+            budget_ = budget_ < 1000 ? 0 : budget_ / 2;
+            return;
+        }
+        // Spinning this long would have paid: make room for it, and for as much again.
+        const std::uint64_t wanted = waited_ns * 2 + 1000;
+        if (wanted > budget_) budget_ = wanted < ceiling_ ? wanted : ceiling_;
+    }
+
+private:
+    std::uint64_t ceiling_;
+    std::uint64_t budget_;
+};
+
+// Polls `ready` for up to `ns`; true as soon as it holds. Looks at the clock only every 16th time.
+template <class Ready>
+bool spin_for(std::uint64_t ns, Ready&& ready) noexcept {
+    if (ready()) return true;
+    if (ns == 0) return false;
+    const std::uint64_t start = ticks();
+    const std::uint64_t limit = ns_to_ticks(ns);
+    for (;;) {
+        for (int i = 0; i < 16; ++i) {
+            if (ready()) return true;
+            cpu_relax();
+        }
+        if (ticks() - start > limit) return ready();
+    }
+}
+
+// Sleeps until woken, `*word != expected`, or CLOCK_MONOTONIC `until_ns`. Spurious returns are allowed.
+void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t until_ns) noexcept;
+void futex_wake(std::atomic<std::uint32_t>* word, int count) noexcept;
+
+struct FutexWaiter {
+    const std::atomic<std::uint32_t>* word;
+    std::uint32_t expected;
+};
+inline constexpr unsigned max_futex_waiters = 128;  // what futex_waitv(2) takes
+// Sleeps until any of the words is woken or differs, or `until_ns`. False where the kernel lacks
+// futex_waitv: the caller then naps on one word with a short bound.
+bool futex_wait_any(const FutexWaiter* waiters, unsigned count, std::uint64_t until_ns) noexcept;
+
+// The half of a 64-bit word that changes with every transition (queue/request.hpp).
+inline std::atomic<std::uint32_t>* low_word(std::atomic<std::uint64_t>* word) noexcept {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    return reinterpret_cast<std::atomic<std::uint32_t>*>(word);
+}
+
+}  // namespace teal
