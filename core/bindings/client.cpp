@@ -41,19 +41,27 @@ struct Home {
 };
 
 struct Slot {
+    std::shared_ptr<ClientSlot> elder;   // whose inputs a sibling uses; declared first: goes last
     std::shared_ptr<ClientSlot> slot;
     std::shared_ptr<ClientSession> session;
     std::shared_ptr<Stats> stats;
+    const SlotHome* home = nullptr;      // only compared
     std::uint32_t model = 0;
     std::uint32_t version = 0;
-    std::uint32_t forks = 0;
+    std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
     std::uint64_t deadline_ns = 0;   // of the last submit
     std::uint64_t submitted = 0;     // ticks of the last submit
     bool counted = true;             // the last submit's end was added to the statistics
 
+    Slot(std::shared_ptr<ClientSession> s, std::shared_ptr<Stats> numbers, const SlotHome* from, std::uint32_t m, std::uint32_t v)
+        : session(std::move(s)), stats(std::move(numbers)), home(from), model(m), version(v) {}
+    Slot(const Slot&) = delete;
+    Slot& operator=(const Slot&) = delete;
     ~Slot() {
+        if (forks == fork_generation.load(std::memory_order_relaxed)) return;
         // A forked child holds copies of the pointers; giving the slot back is the parent's business.
-        if (forks != fork_generation.load(std::memory_order_relaxed)) new std::shared_ptr<ClientSlot>(std::move(slot));
+        new std::shared_ptr<ClientSlot>(std::move(slot));
+        new std::shared_ptr<ClientSlot>(std::move(elder));
     }
 
     TensorDesc& tensor(std::size_t index, bool output) const {
@@ -91,6 +99,7 @@ struct Slot {
         const std::uint64_t ended = slot->line->ended.load(std::memory_order_relaxed);
         if (ended != 0 && now > ended) stats->wake.add(static_cast<std::uint64_t>(ticks_to_ns(now - ended)));
         if (now > submitted) stats->total.add(static_cast<std::uint64_t>(ticks_to_ns(now - submitted)));
+        session->saw_end(*slot, submitted);
     }
 
     bool wait(std::uint64_t until_ns) {
@@ -126,13 +135,14 @@ std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
     return plans;
 }
 
-nb::object slot_tensor(const Slot& s, std::size_t index, bool output) {
-    nb::object object = make_tensor(s.tensor(index, output), s.slot->base, s.slot->memory, s.slot, false);
+nb::object input_tensor(nb::handle self, std::size_t index) {
+    const Slot& s = *nb::inst_ptr<Slot>(self);
+    const TensorDesc& desc = s.tensor(index, false);
+    if ((desc.flags & tensor_absent) != 0) return nb::none();
+    nb::object object = make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
     Tensor* tensor = nb::inst_ptr<Tensor>(object);
-    if (!output) {
-        tensor->slot = s.slot.get();
-        tensor->position = static_cast<std::uint32_t>(index);
-    }
+    tensor->slot = nb::borrow(self);
+    tensor->position = static_cast<std::uint32_t>(index);
     return object;
 }
 
@@ -155,7 +165,21 @@ nb::object ended_output(const Slot& s, std::size_t index) {
         desc.nbytes = seen.nbytes;
         std::memcpy(desc.shape, seen.shape, sizeof desc.shape);
     }
-    return make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
+    nb::object object = make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
+    nb::inst_ptr<Tensor>(object)->view = s.slot->views;
+    return object;
+}
+
+// This slot, or one with outputs of its own on the same inputs when somebody still looks at this one's; None: no room.
+nb::object ready(nb::handle self) {
+    const Slot& s = *nb::inst_ptr<Slot>(self);
+    std::shared_ptr<ClientSlot> found = s.session->ready(s.slot);
+    if (!found) return nb::none();
+    if (found == s.slot) return nb::borrow(self);
+    auto* other = new Slot(s.session, s.stats, s.home, s.model, s.version);
+    other->slot = std::move(found);
+    other->elder = s.elder ? s.elder : s.slot;
+    return nb::cast(other, nb::rv_policy::take_ownership);
 }
 
 void write_input(Slot& s, std::size_t index, nb::handle array) {
@@ -168,7 +192,9 @@ void write_input(Slot& s, std::size_t index, nb::handle array) {
         throw Error(Code::invalid_argument, "array of " + std::to_string(source.nbytes) + " bytes, the slot expects " + std::to_string(planned.nbytes));
     const std::uint64_t start = ticks();
     copy_source(source, s.slot->base + planned.offset);
-    s.stats->copy.add(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
+    const auto took = static_cast<std::uint64_t>(ticks_to_ns(ticks() - start));
+    s.stats->copy.add(took);
+    s.session->map().histograms()->copy.add(took);
     ++s.stats->copies_in;
     s.stats->bytes_in += source.nbytes;
 }
@@ -220,17 +246,12 @@ nb::object result_tuple(const Slot& s) {
                           line.copied_out.load(std::memory_order_relaxed));
 }
 
-std::optional<Slot> loan(const Home& home) {
+nb::object loan(const Home& home) {
     std::shared_ptr<ClientSlot> loaned = home.home->loan();
-    if (!loaned) return std::nullopt;
-    Slot slot;
-    slot.slot = std::move(loaned);
-    slot.session = home.home->session_pointer();
-    slot.stats = home.stats;
-    slot.model = home.model;
-    slot.version = home.version;
-    slot.forks = fork_generation.load(std::memory_order_relaxed);
-    return slot;
+    if (!loaned) return nb::none();
+    auto* slot = new Slot(home.home->session_pointer(), home.stats, home.home.get(), home.model, home.version);
+    slot->slot = std::move(loaned);
+    return nb::cast(slot, nb::rv_policy::take_ownership);
 }
 
 void bind_slot(nb::module_& m) {
@@ -252,14 +273,28 @@ void bind_slot(nb::module_& m) {
              nb::sig("def __init__(self, session: Session, stats: ModelStats, model: int, version: int, inputs: list[tuple[str, tuple[int, ...] | None, int, int]], "
                      "outputs: list[tuple[str, tuple[int, ...] | None, int, int]], keep: int = 64) -> None"))
         .def("loan", &loan, nb::sig("def loan(self) -> Slot | None"), "A slot, or None when the session's regions have no room for one.")
+        .def("made", [](const Home& h, const Slot& s) { return s.home == h.home.get(); }, nb::arg("slot"))
         .def("forget_idle", [](Home& h) { h.home->forget_idle(); }, "Gives the memory of idle slots back.");
     nb::class_<Slot>(m, "Slot", "Memory and completion line of one call, on loan.")
-        .def("input", [](const Slot& s, std::size_t i) { return slot_tensor(s, i, false); }, nb::sig("def input(self, index: int, /) -> Tensor"))
+        .def("input", &input_tensor, nb::sig("def input(self, index: int, /) -> Tensor | None"))
+        .def("ready", &ready, nb::sig("def ready(self) -> Slot | None"), "This slot, or a sibling when its outputs are still looked at; None: no room.")
         .def("output", &ended_output, nb::sig("def output(self, index: int, /) -> Tensor | None"))
         .def("write", &write_input, nb::sig("def write(self, index: int, array: typing.Any, /) -> None"), "Copies an array into input `index`; counted.")
         .def("write_packed", &write_packed, nb::sig("def write_packed(self, index: int, packed: bytes, /) -> None"))
-        .def("place_of", [](const Slot& s, const Tensor& t) { return t.slot == s.slot.get() ? static_cast<int>(t.position) : -1; },
+        .def("place_of", [](nb::handle self, const Tensor& t) { return t.slot.is(self) ? static_cast<int>(t.position) : -1; },
              nb::sig("def place_of(self, tensor: Tensor, /) -> int"), "Which input of this slot the tensor is, or -1.")
+        .def_prop_ro("n_given", [](const Slot& s) {
+            std::size_t given = 0;
+            for (const TensorDesc& tensor : s.slot->inputs) given += (tensor.flags & tensor_absent) == 0 ? 1 : 0;
+            return given;
+        })
+        .def_ro("model", &Slot::model)
+        .def_prop_ro("nbytes", [](const Slot& s) {
+            std::uint64_t total = 0;
+            for (const auto* list : {&s.slot->inputs, &s.slot->outputs})
+                for (const TensorDesc& tensor : *list) total += tensor.capacity + tensor_align;
+            return total + descriptor_bytes(s.slot->inputs.size(), s.slot->outputs.size(), max_message);
+        }, "An upper bound of the shared memory it takes.")
         .def("submit", &Slot::submit, nb::arg("priority"), nb::arg("deadline_ns"))
         .def("wait", &Slot::wait, nb::arg("until_ns"), "True when the request has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.")
         .def("ended", [](Slot& s) {
@@ -294,7 +329,15 @@ void bind_slot(nb::module_& m) {
              nb::sig("def __init__(self, slot: Slot, outputs: typing.Any, on_other_end: typing.Callable[[Slot], typing.Any], timeout_ns: int, priority: int) -> None"))
         .def("__call__", &Call::run, nb::sig("def __call__(self) -> typing.Any"), "Runs the request and returns the outputs object, the same one every time.")
         .def_ro("outputs", &Call::outputs, nb::sig("def outputs(self) -> typing.Any"))
-        .def_ro("slot", &Call::slot_object, nb::sig("def slot(self) -> Slot"));
+        .def_ro("slot", &Call::slot_object, nb::sig("def slot(self) -> Slot"))
+        .def_prop_ro("last_run_ns", [](const Call& c) {
+            const CompletionLine& line = *c.slot->slot->line;
+            const std::uint64_t started = line.started.load(std::memory_order_relaxed);
+            const std::uint64_t ended = line.ended.load(std::memory_order_relaxed);
+            return ended > started ? ticks_to_ns(ended - started) : 0;
+        }, "Nanoseconds the last run spent in the kernel, in the worker.");
+    m.def("slot_of", [](const Tensor& t) { return t.slot.is_valid() ? t.slot : nb::none(); }, nb::sig("def slot_of(tensor: Tensor, /) -> Slot | None"),
+          "The slot that the tensor is an input of.");
 }
 
 }  // namespace

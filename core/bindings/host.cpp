@@ -82,6 +82,12 @@ void bind_host(nb::module_& m) {
         .def("version_in_flight", &Sweeper::version_in_flight, nb::arg("line"))
         .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
         .def("free_version", &Sweeper::free_version, nb::arg("line"))
+        .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
+        .def("client_histogram", [](Sweeper& s, std::uint32_t session, const std::string& stage) {
+            const ClientHistograms* h = s.client_histograms(session);
+            if (h == nullptr) return nb::list();
+            return histogram_list(stage == "wake" ? h->wake : stage == "copy" ? h->copy : h->total);
+        }, nb::arg("session"), nb::arg("stage"), nb::sig("def client_histogram(self, session: int, stage: str) -> list[tuple[int, int]]"))
         .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail) {
             Sweeper::Buried buried{};
             {

@@ -39,8 +39,9 @@ struct Tensor {
     std::uint64_t nbytes = 0;
     std::uint64_t capacity = 0;
     std::uint64_t count = 0;
-    const void* slot = nullptr;          // the ClientSlot it is input or output of, or null
+    nb::object slot;                     // an input's Slot, else null
     std::uint32_t position = 0;          // which input of that slot
+    std::shared_ptr<void> view;          // an output's mark that somebody looks at it
 
     void check_usable() const;
     ~Tensor();

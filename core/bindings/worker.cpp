@@ -204,7 +204,8 @@ void bind_worker(nb::module_& m) {
         }, nb::arg("nbytes"));
     nb::class_<Worker>(m, "Worker", "The loop that runs kernels.")
         .def(nb::new_(&make_worker), nb::arg("pool_fd"), nb::arg("index"))
-        .def("add_session", &Worker::add_session, nb::arg("fd"), nb::arg("index"), nb::arg("epoch"), nb::arg("slots"))
+        .def("add_session", &Worker::add_session, nb::arg("fd"), nb::arg("index"), nb::arg("epoch"), nb::arg("slots"),
+             nb::arg("granted"))
         .def("add_region", &Worker::add_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"), nb::arg("fd"))
         .def("drop_region", &Worker::drop_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"))
         .def("drop_session", &Worker::drop_session, nb::arg("session"), nb::arg("epoch"))

@@ -1,6 +1,7 @@
 #include "host/client.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <poll.h>
 #include <string>
@@ -38,6 +39,25 @@ ClientSession::ClientSession(std::unique_ptr<SessionMap> map, std::uint64_t idle
 }
 
 ClientSession::~ClientSession() = default;
+
+void ClientSession::retire_slot(std::unique_ptr<ClientSlot> slot) {
+    const std::lock_guard lock(retired_mutex_);
+    retired_.push_back(std::move(slot));
+}
+
+void ClientSession::destroy_retired() {
+    std::vector<std::unique_ptr<ClientSlot>> quiet;
+    {
+        const std::lock_guard lock(retired_mutex_);
+        for (std::size_t i = 0; i < retired_.size();) {
+            if (!quiescent(*retired_[i])) { ++i; continue; }
+            quiet.push_back(std::move(retired_[i]));
+            retired_[i] = std::move(retired_.back());
+            retired_.pop_back();
+        }
+    }
+    for (auto& slot : quiet) destroy_slot(std::move(slot));
+}
 
 void ClientSession::add_region(std::uint32_t id, int fd) {
     auto region = Region::adopt(fd, RegionKind::tensor, true);
@@ -93,6 +113,8 @@ void ClientSession::release_block(std::uint32_t region, std::uint64_t offset) no
 }
 
 std::unique_ptr<ClientSlot> ClientSession::make_slot(const std::vector<TensorPlan>& inputs, const std::vector<TensorPlan>& outputs) {
+    if (inputs.size() + outputs.size() > max_tensors)
+        throw Error(Code::invalid_argument, std::to_string(inputs.size() + outputs.size()) + " inputs and outputs, expected at most 1024");
     const std::uint64_t header = round_up(descriptor_bytes(inputs.size(), outputs.size(), message_capacity), tensor_align);
     std::uint64_t total = header;
     auto slot = std::make_unique<ClientSlot>();
@@ -119,37 +141,75 @@ std::unique_ptr<ClientSlot> ClientSession::make_slot(const std::vector<TensorPla
     };
     lay_out(inputs, slot->inputs);
     lay_out(outputs, slot->outputs);
-    const std::lock_guard lock(memory_mutex_);
-    if (free_lines_.empty())
-        throw Error(Code::quota_exceeded, "all " + std::to_string(map_->layout.slots) + " slots of this session are on loan; release tensors, or raise Limits.slots");
-    auto piece = find(total, tensor_align);
-    if (!piece) return nullptr;
-    slot->index = free_lines_.back();
-    free_lines_.pop_back();
-    slot->generation = generations_[slot->index];
-    slot->region = piece->region;
-    slot->offset = piece->offset;
-    slot->block = piece->offset;
-    slot->memory = piece->memory;
-    slot->base = piece->memory->base();
-    slot->line = &map_->lines()[slot->index];
-    std::byte* block = slot->base + slot->offset;
-    DescriptorHeader head{};
-    head.magic = descriptor_magic;
-    head.n_in = static_cast<std::uint16_t>(inputs.size());
-    head.n_out = static_cast<std::uint16_t>(outputs.size());
-    head.message_capacity = message_capacity;
-    std::memcpy(block, &head, sizeof head);
-    std::size_t at = sizeof head;
+    if (!place(*slot, total)) return nullptr;
     for (auto* list : {&slot->inputs, &slot->outputs})
         for (TensorDesc& tensor : *list) {
             tensor.region = slot->region;
             tensor.offset += slot->offset;
-            std::memcpy(block + at, &tensor, sizeof tensor);
-            at += sizeof tensor;
         }
-    slot->stamp = next_stamp();
+    write_descriptor(*slot);
     return slot;
+}
+
+// Gives the slot a completion line and a block of memory. False: no room for the block.
+bool ClientSession::place(ClientSlot& slot, std::uint64_t total) {
+    destroy_retired();
+    const std::lock_guard lock(memory_mutex_);
+    if (free_lines_.empty())
+        throw Error(Code::quota_exceeded, "all " + std::to_string(map_->layout.slots) + " slots of this session are on loan; release tensors, or raise Limits.slots");
+    auto piece = find(total, tensor_align);
+    if (!piece) return false;
+    slot.index = free_lines_.back();
+    free_lines_.pop_back();
+    slot.generation = generations_[slot.index];
+    slot.region = piece->region;
+    slot.offset = piece->offset;
+    slot.block = piece->offset;
+    slot.memory = piece->memory;
+    slot.base = piece->memory->base();
+    slot.line = &map_->lines()[slot.index];
+    slot.stamp = next_stamp();
+    return true;
+}
+
+void ClientSession::write_descriptor(ClientSlot& slot) noexcept {
+    DescriptorHeader head{};
+    head.magic = descriptor_magic;
+    head.n_in = static_cast<std::uint16_t>(slot.inputs.size());
+    head.n_out = static_cast<std::uint16_t>(slot.outputs.size());
+    head.message_capacity = message_capacity;
+    std::byte* at = slot.base + slot.offset;
+    std::memcpy(at, &head, sizeof head);
+    at += sizeof head;
+    for (const auto* list : {&slot.inputs, &slot.outputs}) {
+        if (!list->empty()) std::memcpy(at, list->data(), list->size() * sizeof(TensorDesc));
+        at += list->size() * sizeof(TensorDesc);
+    }
+}
+
+std::shared_ptr<ClientSlot> ClientSession::ready(const std::shared_ptr<ClientSlot>& slot) {
+    const auto usable = [](const std::shared_ptr<ClientSlot>& one) { return one->views.use_count() == 1 && quiescent(*one); };
+    if (usable(slot)) return slot;
+    for (const auto& sibling : slot->siblings)
+        if (usable(sibling)) return sibling;
+    auto made = std::make_unique<ClientSlot>();
+    made->inputs = slot->inputs;
+    made->outputs = slot->outputs;
+    std::uint64_t total = round_up(descriptor_bytes(slot->inputs.size(), slot->outputs.size(), message_capacity), tensor_align);
+    for (TensorDesc& tensor : made->outputs) {
+        tensor.offset = total;
+        total += round_up(tensor.capacity, tensor_align);
+    }
+    if (!place(*made, total)) return nullptr;
+    for (TensorDesc& tensor : made->outputs) {
+        tensor.region = made->region;
+        tensor.offset += made->offset;
+    }
+    write_descriptor(*made);
+    // The sibling does not hold its elder: while a request of it is out, quiescent() of the elder is false.
+    std::shared_ptr<ClientSlot> sibling{made.release(), [session = shared_from_this()](ClientSlot* raw) { session->destroy_slot(std::unique_ptr<ClientSlot>(raw)); }};
+    slot->siblings.push_back(sibling);
+    return sibling;
 }
 
 void ClientSession::destroy_slot(std::unique_ptr<ClientSlot> slot) {
@@ -164,6 +224,8 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
     if (slot.submitted && !quiescent(slot)) throw Error(Code::busy, "this slot's previous request is still out; wait for it, or use another slot");
     slot.generation = next_generation(slot.generation);
     slot.submitted = true;
+    // Only when a wait() gave up before the end; a store on every call would cost the line a trip between the cores.
+    if (slot.line->waiting.load(std::memory_order_relaxed) != 0) slot.line->waiting.store(0, std::memory_order_relaxed);
     RequestEntry entry{};
     entry.slot = slot.index;
     entry.generation = slot.generation;
@@ -195,8 +257,9 @@ void ClientSession::ring_doorbell() noexcept {
     // need_wake and then looks at the ring.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (header->need_wake.load(std::memory_order_relaxed) == 0) return;
+    if (header->need_wake.exchange(0, std::memory_order_seq_cst) == 0) return;  // another thread rings already, after we published
     header->doorbell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(&header->doorbell, 1);
+    futex_wake(&header->doorbell, INT_MAX);  // a worker that lost the lead in its sleep may lie beside the one that has it
 }
 
 bool ClientSession::spin(ClientSlot& slot, std::uint64_t ns) noexcept {
@@ -204,6 +267,8 @@ bool ClientSession::spin(ClientSlot& slot, std::uint64_t ns) noexcept {
 }
 
 bool ClientSession::quiescent(const ClientSlot& slot) noexcept {
+    for (const auto& sibling : slot.siblings)
+        if (!quiescent(*sibling)) return false;
     if (!slot.submitted) return true;
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
     if (has_ended(word, slot.generation) && (flags_of(word) & word_released) != 0) return true;
@@ -243,8 +308,8 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
         const std::uint64_t word = slot.line->word.load(std::memory_order_seq_cst);
         if (!has_ended(word, slot.generation))
             futex_wait(low_word(&slot.line->word), static_cast<std::uint32_t>(word), end == 0 ? now + nap_ns : std::min(end, now + nap_ns));
-        waiting.store(0, std::memory_order_relaxed);
         done = ended(slot);
+        if (done) waiting.store(0, std::memory_order_relaxed);  // not before: a notifier may sleep on the same word
         if (!done && peer_gone()) throw Error(Code::peer_died, "host: its process is gone");
     }
     spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
@@ -265,7 +330,12 @@ bool ClientSession::peer_gone() const noexcept {
     return ::poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-void ClientSession::close() noexcept { closed_.store(true, std::memory_order_relaxed); }
+void ClientSession::close() noexcept {
+    closed_.store(true, std::memory_order_relaxed);
+    std::vector<std::unique_ptr<ClientSlot>> retired;  // siblings of theirs hold this session
+    const std::lock_guard lock(retired_mutex_);
+    retired.swap(retired_);
+}
 
 std::uint64_t ClientSession::bytes_used() const {
     const std::lock_guard lock(memory_mutex_);
@@ -301,7 +371,8 @@ SlotHome::SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPla
 
 SlotHome::~SlotHome() {
     for (auto& slot : idle_) session_->destroy_slot(std::move(slot));
-    // Slots in limbo keep their line and memory: the worker side may still write there. They go with the session.
+    // The worker side may still write to slots in limbo: the session keeps them until it does not.
+    for (auto& slot : limbo_) session_->retire_slot(std::move(slot));
 }
 
 std::shared_ptr<ClientSlot> SlotHome::loan() {

@@ -42,6 +42,10 @@ struct ClientSlot {
     std::vector<TensorDesc> inputs;      // this side's copy of what is in the block
     std::vector<TensorDesc> outputs;
     CompletionLine* line = nullptr;
+    // Held by every view of an output besides the loan: use_count() == 1 means that nobody looks at them.
+    std::shared_ptr<void> views = std::make_shared<char>();
+    // Slots with outputs of their own on the same inputs, for calls made while the outputs above are looked at.
+    std::vector<std::shared_ptr<ClientSlot>> siblings;
 };
 
 // A block of tensor memory on loan, for tensors that belong to no slot.
@@ -69,6 +73,8 @@ public:
     std::shared_ptr<Block> allocate(std::uint64_t size, std::uint64_t align);  // null: no room, add a region
     std::unique_ptr<ClientSlot> make_slot(const std::vector<TensorPlan>& inputs, const std::vector<TensorPlan>& outputs);  // null: no room
     void destroy_slot(std::unique_ptr<ClientSlot> slot);
+    // `slot` itself when its outputs may be overwritten now, else a sibling of it. Null: no room.
+    std::shared_ptr<ClientSlot> ready(const std::shared_ptr<ClientSlot>& slot);
 
     // Never given out twice in a session: a worker takes an equal stamp for an unchanged descriptor block.
     std::uint32_t next_stamp() noexcept { return stamp_.fetch_add(1, std::memory_order_relaxed); }
@@ -108,6 +114,10 @@ private:
     struct Piece { std::uint32_t region; std::uint64_t offset; std::shared_ptr<Region> memory; };
     std::optional<Piece> find(std::uint64_t size, std::uint64_t align);
     void ring_doorbell() noexcept;
+    bool place(ClientSlot& slot, std::uint64_t total);
+    void retire_slot(std::unique_ptr<ClientSlot> slot);  // destroys it as soon as the worker side has let go
+    void destroy_retired();
+    void write_descriptor(ClientSlot& slot) noexcept;
 
     std::unique_ptr<SessionMap> map_;
     int socket_;
@@ -119,6 +129,9 @@ private:
     std::vector<std::unique_ptr<Arena>> arenas_;
     std::vector<std::uint32_t> free_lines_;
     std::vector<std::uint32_t> generations_;
+
+    std::mutex retired_mutex_;         // guards retired_
+    std::vector<std::unique_ptr<ClientSlot>> retired_;  // nobody's slots, not yet released by the worker side
 
     std::mutex ring_mutex_;            // guards producer_: one producer at a time
     RingProducer producer_;

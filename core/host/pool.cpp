@@ -12,6 +12,14 @@ namespace teal {
 namespace {
 
 constexpr std::uint64_t pool_offset = page_bytes;
+// Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
+constexpr unsigned longest_turn = 256;
+
+// Words that are written under the role and read by others at any time.
+template <class T>
+T peek_at(const T& word) noexcept { return __atomic_load_n(&word, __ATOMIC_RELAXED); }
+template <class T>
+void poke(T& word, T value) noexcept { __atomic_store_n(&word, value, __ATOMIC_RELAXED); }
 
 State state_of_record(const Record& record) noexcept {
     // SYNC: acquire pairs with the release of whoever moved the record to this state.
@@ -38,8 +46,7 @@ std::shared_ptr<Pool> Pool::create(std::uint64_t idle_ns) {
     header.size = sizeof(PoolMemory);
     header.idle_ns = idle_ns;
     header.role.init();
-    pool->repair();  // builds the free list
-    header.repairs = 0;
+    pool->rebuild();  // makes the free list
     return pool;
 }
 
@@ -85,7 +92,7 @@ void Pool::heap_push(std::uint32_t record) noexcept {
     std::uint32_t* heap = memory_->heap;
     std::uint32_t at = memory_->header.heap_size;
     heap[at] = record;
-    __atomic_store_n(&memory_->header.heap_size, at + 1, __ATOMIC_RELAXED);
+    poke(memory_->header.heap_size, at + 1);
     while (at > 0) {
         const std::uint32_t parent = (at - 1) / 2;
         if (!before(heap[at], heap[parent])) break;
@@ -100,16 +107,34 @@ std::uint32_t Pool::heap_pop() noexcept {
     if (size == 0) return nobody;
     const std::uint32_t top = heap[0];
     heap[0] = heap[size - 1];
-    __atomic_store_n(&memory_->header.heap_size, size - 1, __ATOMIC_RELAXED);
-    for (std::uint32_t at = 0;;) {
+    poke(memory_->header.heap_size, size - 1);
+    sift_down(0, size - 1);
+    return top;
+}
+
+void Pool::sift_down(std::uint32_t at, std::uint32_t size) noexcept {
+    std::uint32_t* heap = memory_->heap;
+    for (;;) {
         std::uint32_t best = at;
         for (std::uint32_t child = 2 * at + 1; child <= 2 * at + 2; ++child)
-            if (child < size - 1 && before(heap[child], heap[best])) best = child;
-        if (best == at) break;
+            if (child < size && before(heap[child], heap[best])) best = child;
+        if (best == at) return;
         std::swap(heap[at], heap[best]);
         at = best;
     }
-    return top;
+}
+
+void Pool::prune() noexcept {
+    std::uint32_t* heap = memory_->heap;
+    const std::uint32_t size = memory_->header.heap_size;
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < size; ++i) {
+        const std::uint32_t index = heap[i];
+        if (state_of_record(memory_->records[index]) == State::queued) heap[kept++] = index;
+        else give_back({&index, 1});
+    }
+    poke(memory_->header.heap_size, kept);
+    for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
 }
 
 std::uint32_t Pool::take_free() noexcept {
@@ -130,8 +155,9 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
     }
     for (std::uint32_t i = 0; i < max_versions; ++i) {
         const VersionLine& version = memory_->versions[i];
+        // SYNC: acquire pairs with Sweeper::publish_version(): the line's other fields are complete, and only read once it is ready.
+        if (static_cast<VersionState>(version.state.load(std::memory_order_acquire)) != VersionState::ready) continue;
         if (version.model != entry.model || version.number != entry.version) continue;
-        if (static_cast<VersionState>(version.state.load(std::memory_order_relaxed)) != VersionState::ready) continue;
         version_line = i;
         return Reason::none;
     }
@@ -166,9 +192,10 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     store_state(record, State::queued);  // from here on repair() knows it
-    ++line.in_flight;
+    poke(line.in_flight, line.in_flight + 1);
     ++line.requests;
-    ++memory_->versions[version_line].in_flight;
+    VersionLine& version = memory_->versions[version_line];
+    poke(version.in_flight, version.in_flight + 1);
     memory_->header.active.store(memory_->header.active.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     heap_push(index);
     return true;
@@ -186,19 +213,40 @@ unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
         SessionLine& line = memory_->sessions[map->index];
         if (line.epoch != map->epoch || static_cast<SessionState>(line.state.load(std::memory_order_acquire)) != SessionState::open) continue;
         RingConsumer ring(map->ring(), map->layout.ring_capacity, line.head);
-        while (line.in_flight < line.limit) {
+        for (unsigned turn = 0; turn < longest_turn && line.in_flight < line.limit; ++turn) {
             const std::uint8_t* message = ring.peek();
             if (message == nullptr) break;
             RequestEntry entry;  // the one copy: checked and used from here on
             std::memcpy(&entry, message, sizeof entry);
-            if (!admit(line, *map, entry)) return moved;
+            if (!admit(line, *map, entry)) {
+                header.next_session = at;  // the table is full; this one is first when it no longer is
+                return moved;
+            }
+            // Our own position first: should we die between the two, the ring looks one entry fuller than it is, not emptier.
+            poke(line.head, ring.position() + 1);
             ring.retire();
-            __atomic_store_n(&line.head, ring.position(), __ATOMIC_RELAXED);
             ++moved;
         }
     }
     header.next_session = (first + 1) % count;
     return moved;
+}
+
+void Pool::refuse_ring(SessionMap& map, Reason reason) noexcept {
+    SessionLine& line = memory_->sessions[map.index];
+    RingConsumer ring(map.ring(), map.layout.ring_capacity, line.head);
+    Ending ending;
+    ending.state = State::cancelled;
+    ending.reason = reason;
+    for (std::uint32_t turn = 0; turn < map.layout.ring_capacity; ++turn) {
+        const std::uint8_t* message = ring.peek();
+        if (message == nullptr) return;
+        RequestEntry entry;
+        std::memcpy(&entry, message, sizeof entry);
+        if (entry.slot < line.slots) end_request(map.lines()[entry.slot], entry.generation, ending);
+        poke(line.head, ring.position() + 1);
+        ring.retire();
+    }
 }
 
 void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
@@ -228,14 +276,17 @@ std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps
         SessionMap* map = record.session < maps.size() ? maps[record.session] : nullptr;
         const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
         if (deadline != 0 && static_cast<std::uint64_t>(monotonic_ns()) > deadline) {
-            if (end_record(index, State::expired)) end_queued(index, map, State::expired, Reason::deadline);
+            // The client first: should we die in between, the record is still queued and its end is told once more, in vain.
+            end_queued(index, map, State::expired, Reason::deadline);
+            end_record(index, State::expired);
             give_back({&index, 1});
             continue;
         }
         if (map != nullptr && map->epoch == record.epoch &&
-            has_ended(map->lines()[record.entry.slot].word.load(std::memory_order_relaxed), record.entry.generation)) {
+            is_past(map->lines()[record.entry.slot].word.load(std::memory_order_relaxed), record.entry.generation)) {
             // The client cancelled it (or its own clock expired it): it must not run any more.
-            if (end_record(index, State::cancelled)) end_queued(index, map, State::cancelled, Reason::client_cancelled);
+            end_queued(index, map, State::cancelled, Reason::client_cancelled);
+            end_record(index, State::cancelled);
             give_back({&index, 1});
             continue;
         }
@@ -265,7 +316,9 @@ bool Pool::end_record(std::uint32_t index, State to) noexcept {
 void Pool::requeue(std::uint32_t index) noexcept {
     Record& record = memory_->records[index];
     record.worker = nobody;
-    store_state(record, State::queued);
+    const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
+    // SYNC: release pairs with the acquire in state_of_record().
+    record.state.store(low_half(generation + 1, State::queued), std::memory_order_release);
     heap_push(index);
 }
 
@@ -274,9 +327,9 @@ void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
     for (const std::uint32_t index : records) {
         Record& record = memory_->records[index];
         SessionLine& line = memory_->sessions[record.session];
-        if (line.epoch == record.epoch && line.in_flight > 0) --line.in_flight;
+        if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
         VersionLine& version = memory_->versions[record.version_line];
-        if (version.in_flight > 0) --version.in_flight;
+        if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
         const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
         // SYNC: release pairs with the acquire in state_of_record().
         record.state.store(low_half(generation + 1, State::free), std::memory_order_release);
@@ -287,13 +340,18 @@ void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
 }
 
 void Pool::repair() noexcept {
+    ++memory_->header.repairs;
+    rebuild();
+}
+
+// Everything that follows from the records' words: run queue, free list, counts.
+void Pool::rebuild() noexcept {
     PoolHeader& header = memory_->header;
-    ++header.repairs;
-    __atomic_store_n(&header.heap_size, 0, __ATOMIC_RELAXED);
+    poke(header.heap_size, 0U);
     header.free_head = 0;
     std::uint32_t active = 0;
-    for (SessionLine& line : memory_->sessions) line.in_flight = 0;
-    for (VersionLine& version : memory_->versions) version.in_flight = 0;
+    for (SessionLine& line : memory_->sessions) poke(line.in_flight, 0U);
+    for (VersionLine& version : memory_->versions) poke(version.in_flight, 0U);
     for (std::uint32_t i = record_count; i-- > 0;) {
         Record& record = memory_->records[i];
         const State state = state_of_record(record);
@@ -306,14 +364,18 @@ void Pool::repair() noexcept {
         }
         ++active;
         if (record.sequence >= header.next_sequence) header.next_sequence = record.sequence + 1;
-        ++memory_->versions[record.version_line].in_flight;
+        VersionLine& version = memory_->versions[record.version_line];
+        poke(version.in_flight, version.in_flight + 1);
         SessionLine& line = memory_->sessions[record.session];
         if (line.epoch == record.epoch) {
-            ++line.in_flight;
+            poke(line.in_flight, line.in_flight + 1);
             // Its holder died between making the record and retiring the entry.
-            if (record.ring_position == line.head) __atomic_store_n(&line.head, line.head + 1, __ATOMIC_RELAXED);
+            if (record.ring_position == line.head) poke(line.head, line.head + 1);
         }
-        if (state == State::queued) heap_push(i);
+        if (state == State::queued) {
+            record.worker = nobody;  // its holder died between choosing it and saying so
+            heap_push(i);
+        }
     }
     header.active.store(active, std::memory_order_relaxed);
 }
@@ -321,9 +383,10 @@ void Pool::repair() noexcept {
 bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {
     for (const SessionMap* map : live) {
         const SessionLine& line = memory_->sessions[map->index];
-        const std::uint32_t head = __atomic_load_n(&line.head, __ATOMIC_RELAXED);
-        RingConsumer ring(map->ring(), map->layout.ring_capacity, head);
-        if (ring.peek() != nullptr && __atomic_load_n(&line.in_flight, __ATOMIC_RELAXED) < line.limit) return true;
+        RingConsumer ring(map->ring(), map->layout.ring_capacity, peek_at(line.head));
+        if (ring.peek() == nullptr || peek_at(line.in_flight) >= line.limit) continue;
+        // drain() passes a closing session by; whoever waits for it must not take its ring for work.
+        if (peek_at(line.epoch) == map->epoch && static_cast<SessionState>(line.state.load(std::memory_order_acquire)) == SessionState::open) return true;
     }
     return false;
 }

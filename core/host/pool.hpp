@@ -40,7 +40,7 @@ inline constexpr std::size_t stage_count = 3;
 
 struct alignas(64) Record {
     std::atomic<std::uint32_t> state;   // low_half(generation of the record, State)
-    std::uint32_t worker;               // who runs it; `nobody` while queued; written before state becomes running
+    std::uint32_t worker;               // who runs it; `nobody` while queued; under the role, before state becomes running
     std::uint32_t session;
     std::uint32_t epoch;
     RequestEntry entry;                 // private copy of what the client sent
@@ -61,7 +61,7 @@ struct alignas(64) WorkerLine {
     std::atomic<std::uint32_t> sleeping;      // 1 while it may sleep on `wake`
     std::atomic<std::uint32_t> record;        // what it runs, or `nobody`
     std::uint32_t pad0;
-    std::atomic<std::uint64_t> run_started;   // ns, CLOCK_MONOTONIC; 0 when not running
+    std::atomic<std::uint64_t> run_started;   // ticks (cpu/clock.hpp); 0 when not running
     std::atomic<std::uint64_t> requests;
     std::atomic<std::uint64_t> sleeps;
     std::uint8_t pad1[8];
@@ -72,7 +72,7 @@ enum class SessionState : std::uint32_t { free = 0, open, closing };
 
 struct alignas(64) SessionLine {
     std::atomic<std::uint32_t> state;      // SessionState; host only
-    std::uint32_t epoch;                   // host only, changed while free
+    std::uint32_t epoch;                   // host only, changed while free, under the role
     std::uint32_t head;                    // ring position; under the role
     std::uint32_t in_flight;               // records not free; under the role
     std::uint32_t limit;                   // host only
@@ -174,9 +174,14 @@ public:
     std::uint32_t pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
     // Gives records back that ended (state terminal).
     void give_back(std::span<const std::uint32_t> records) noexcept;
+    // Gives those back that ended while they waited in the run queue.
+    void prune() noexcept;
+    // Ends what is left in the ring of a session that takes no more requests.
+    void refuse_ring(SessionMap& map, Reason reason) noexcept;
     // Takes a record that is queued or running to its end; false when somebody else did.
     bool end_record(std::uint32_t record, State to) noexcept;
-    void requeue(std::uint32_t record) noexcept;  // running → queued, in its old place
+    // Running → queued, in its old place, as a new generation: what its dead worker may still have said of it is void.
+    void requeue(std::uint32_t record) noexcept;
     void repair() noexcept;
 
     // Any time. True when some session's ring has an entry that drain() would take.
@@ -195,7 +200,9 @@ private:
     std::uint32_t take_free() noexcept;
     void heap_push(std::uint32_t record) noexcept;
     std::uint32_t heap_pop() noexcept;
+    void sift_down(std::uint32_t at, std::uint32_t size) noexcept;
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
+    void rebuild() noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
 

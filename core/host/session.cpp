@@ -65,16 +65,20 @@ std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32
 
 bool claim_request(CompletionLine& line, std::uint32_t generation) noexcept {
     std::uint64_t seen = line.word.load(std::memory_order_acquire);
-    for (int attempt = 0; attempt < 4 && !has_ended(seen, generation); ++attempt)
+    for (int attempt = 0; attempt < 4 && !is_past(seen, generation); ++attempt)
         // SYNC: acq_rel pairs with the client's cancelling compare-and-swap: one of the two wins.
         if (line.word.compare_exchange_strong(seen, make_word(generation, State::running), std::memory_order_acq_rel)) return true;
     return false;
 }
 
 void release_slot(CompletionLine& line, std::uint32_t generation) noexcept {
+    std::uint32_t seen = line.released.load(std::memory_order_acquire);
+    // SYNC: acquire pairs with the compare-and-swap that ended the word: the client submits a later generation only after
+    // it has seen this one released, and a release of that later one, which we must not undo, fails the exchange below.
+    if (is_later(generation_of(line.word.load(std::memory_order_acquire)), generation)) return;
     // SYNC: release pairs with the client's acquire load in ClientSession::quiescent(): the worker side's last
     // access to the slot's memory comes before.
-    line.released.store(generation & generation_mask, std::memory_order_release);
+    line.released.compare_exchange_strong(seen, generation & generation_mask, std::memory_order_release, std::memory_order_relaxed);
 }
 
 bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept {
@@ -84,7 +88,7 @@ bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& e
     bool won = false;
     // An honest client changes the word at most once per generation; a scribbling one only keeps itself
     // from getting its answer, so the loop is bounded.
-    for (int attempt = 0; attempt < 4 && !won && !has_ended(seen, generation); ++attempt) {
+    for (int attempt = 0; attempt < 4 && !won && !is_past(seen, generation); ++attempt) {
         line.version.store(ending.version, std::memory_order_relaxed);
         line.detail.store(ending.detail, std::memory_order_relaxed);
         line.started.store(ending.started, std::memory_order_relaxed);

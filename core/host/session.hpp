@@ -6,9 +6,11 @@
 // sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
 //
 // Sleeping: before the leader of a pool sleeps it sets need_wake in every session and looks at every
-// ring once more; a client that has published a request looks at need_wake, and if it is set bumps its
-// doorbell and wakes it. Each side stores before it loads, with a full fence between: one of the two
-// sees the other. The flag and the word are the client's own, so a hostile client only disturbs itself.
+// ring once more; a client that has published a request looks at need_wake, and if it is set takes it down,
+// bumps its doorbell and wakes whoever sleeps on it. Each side stores before it loads, with a full fence between:
+// one of the two sees the other. Only the client takes the flag down: a worker that has just lost the lead
+// could take it from the one that sleeps by now. The flag and the word are the client's own, so a hostile
+// client only disturbs itself.
 #pragma once
 
 #include <atomic>
@@ -36,7 +38,7 @@ struct SessionHeader {
     std::uint8_t pad0[40];
     alignas(64) std::atomic<std::uint32_t> doorbell;   // client bumps it, then wakes; the leader sleeps on it
     std::uint8_t pad1[60];
-    alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: the leader sleeps or is about to; written by the leader
+    alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: a leader sleeps or is about to; set by it, taken down by the client that rings
     std::uint8_t pad2[60];
 };
 static_assert(sizeof(SessionHeader) == 192);
@@ -104,7 +106,8 @@ struct Ending {
 // late. False when the client ended the request first: it must not run.
 bool claim_request(CompletionLine& line, std::uint32_t generation) noexcept;
 
-// Worker or host: nobody on this side touches the slot's memory any more.
+// Worker or host: nobody on this side touches the slot's memory any more. An old generation that the client has long
+// left behind changes nothing.
 void release_slot(CompletionLine& line, std::uint32_t generation) noexcept;
 
 // Worker or host: ends generation `generation` of a line, wakes its waiter. False when it had ended already

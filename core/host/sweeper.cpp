@@ -65,8 +65,8 @@ void Sweeper::tick() {
 void Sweeper::watch_leader() noexcept {
     PoolMemory& memory = pool_->memory();
     std::uint32_t leader = memory.header.leader.load(std::memory_order_seq_cst);
-    if (leader == 0) {
-        if (pool_->queued() > 0 || pool_->ring_ready(live_)) pool_->promote(nobody);
+    if (leader == 0 || memory.workers[leader - 1].sleeping.load(std::memory_order_relaxed) != 0) {
+        rouse();
         return;
     }
     const std::uint64_t since = memory.workers[leader - 1].run_started.load(std::memory_order_relaxed);
@@ -76,8 +76,18 @@ void Sweeper::watch_leader() noexcept {
     if (memory.header.leader.compare_exchange_strong(leader, 0, std::memory_order_seq_cst)) pool_->promote(leader - 1);
 }
 
+// Work that no doorbell announces: a record queued again, or a ring entry whose session was at its limit until a record
+// was given back here.
+void Sweeper::rouse() noexcept {
+    if (pool_->queued() == 0 && !pool_->ring_ready(live_)) return;
+    if (pool_->promote(nobody)) return;
+    const std::uint32_t leader = pool_->memory().header.leader.load(std::memory_order_seq_cst);
+    if (leader != 0) pool_->wake_worker(leader - 1);
+}
+
 void Sweeper::expire(std::uint64_t now) noexcept {
     PoolMemory& memory = pool_->memory();
+    bool ended_waiting = false;
     std::uint32_t left = memory.header.active.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < record_count && left > 0; ++i) {
         Record& record = memory.records[i];
@@ -87,26 +97,33 @@ void Sweeper::expire(std::uint64_t now) noexcept {
         const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
         if (deadline == 0 || now <= deadline || is_terminal(state)) continue;
         if (!pool_->end_record(i, State::expired)) continue;
-        if (state == State::queued) pool_->end_queued(i, maps_[record.session], State::expired, Reason::deadline);
-        else end_running(i, State::expired, Reason::deadline, 0, false);
+        if (state == State::running) {
+            end_running(i, State::expired, Reason::deadline, 0, false);
+        } else {
+            pool_->end_queued(i, maps_[record.session], State::expired, Reason::deadline);
+            ended_waiting = true;
+        }
     }
+    if (ended_waiting) pool_->prune();  // now, not when a worker gets there: they count against their client's limit
 }
 
-// Tells the client of a record that is (or was) running and whose word we have just ended.
-void Sweeper::end_running(std::uint32_t index, State state, Reason reason, std::uint32_t detail, bool released) noexcept {
+// Tells the client of a record that is (or was) running and whose word we have just ended. False when its worker, or
+// the client itself, had ended it.
+bool Sweeper::end_running(std::uint32_t index, State state, Reason reason, std::uint32_t detail, bool released) noexcept {
     Record& record = pool_->memory().records[index];
     VersionLine& version = pool_->memory().versions[record.version_line];
-    if (state == State::expired) version.expired.fetch_add(1, std::memory_order_relaxed);
-    if (state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
     SessionMap* map = maps_[record.session];
-    if (map == nullptr || map->epoch != record.epoch) return;
+    if (map == nullptr || map->epoch != record.epoch) return false;
     Ending ending;
     ending.state = state;
     ending.reason = reason;
     ending.detail = detail;
     ending.version = version.number;
     ending.flags = released ? word_released : 0;
-    end_request(map->lines()[record.entry.slot], record.entry.generation, ending);
+    if (!end_request(map->lines()[record.entry.slot], record.entry.generation, ending)) return false;
+    if (state == State::expired) version.expired.fetch_add(1, std::memory_order_relaxed);
+    if (state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
+    return true;
 }
 
 void Sweeper::list_live() {
@@ -127,9 +144,9 @@ Sweeper::Opened Sweeper::open_session(std::uint32_t slots, std::uint32_t limit) 
         map->layout = session_layout(slots);
         map->session = create_session_region(slots, i, epoch);
         enter();
-        line.epoch = epoch;
+        __atomic_store_n(&line.epoch, epoch, __ATOMIC_RELAXED);
         line.head = 0;
-        line.in_flight = 0;
+        __atomic_store_n(&line.in_flight, 0, __ATOMIC_RELAXED);
         line.limit = limit;
         line.slots = slots;
         line.granted.store(0, std::memory_order_relaxed);
@@ -154,14 +171,14 @@ void Sweeper::close_session(std::uint32_t session, Reason reason) {
     enter();
     PoolMemory& memory = pool_->memory();
     SessionLine& line = memory.sessions[session];
-    pool_->drain(live_);
     line.state.store(static_cast<std::uint32_t>(SessionState::closing), std::memory_order_release);
     for (std::uint32_t i = 0; i < record_count; ++i) {
         Record& record = memory.records[i];
         if (record.session != session || record.epoch != line.epoch || state_of_record(record) != State::queued) continue;
         if (pool_->end_record(i, State::cancelled)) pool_->end_queued(i, maps_[session], State::cancelled, reason);
     }
-    pool_->repair();  // takes the cancelled ones out of the run queue
+    pool_->prune();
+    if (maps_[session] != nullptr) pool_->refuse_ring(*maps_[session], reason);
     pool_->leave();
 }
 
@@ -184,12 +201,13 @@ std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, s
     for (std::uint32_t i = 0; i < max_versions; ++i) {
         VersionLine& version = memory.versions[i];
         if (static_cast<VersionState>(version.state.load(std::memory_order_relaxed)) != VersionState::empty) continue;
+        enter();
         ++version.generation;
         version.model = model;
         version.number = number;
         version.flags = flags;
         version.native_op = native_op;
-        version.in_flight = 0;
+        __atomic_store_n(&version.in_flight, 0, __ATOMIC_RELAXED);
         version.run_ns.store(0, std::memory_order_relaxed);
         for (auto* counter : {&version.requests, &version.failed, &version.cancelled, &version.expired, &version.copies_in, &version.copies_out,
                               &version.bytes_copied, &version.bindings})
@@ -197,6 +215,7 @@ std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, s
         for (Histogram& stage : memory.histograms[i].stages)
             for (auto& bucket : stage.buckets) bucket.store(0, std::memory_order_relaxed);
         version.state.store(static_cast<std::uint32_t>(VersionState::loading), std::memory_order_release);
+        pool_->leave();
         return i;
     }
     throw Error(Code::quota_exceeded, "this pool holds 256 model versions, the most it can; unload some");
@@ -233,13 +252,24 @@ void Sweeper::cancel_version(std::uint32_t line) {
         if (record.version_line != line || state_of_record(record) != State::queued) continue;
         if (pool_->end_record(i, State::cancelled)) pool_->end_queued(i, maps_[record.session], State::cancelled, Reason::unloaded);
     }
-    pool_->repair();
+    pool_->prune();
     pool_->leave();
+    rouse();
 }
 
 void Sweeper::free_version(std::uint32_t line) {
     const std::lock_guard lock(mutex_);
     pool_->memory().versions[line].state.store(static_cast<std::uint32_t>(VersionState::empty), std::memory_order_release);
+}
+
+void Sweeper::set_version_flags(std::uint32_t line, std::uint32_t flags) {
+    const std::lock_guard lock(mutex_);
+    pool_->memory().versions[line].flags = flags;
+}
+
+const ClientHistograms* Sweeper::client_histograms(std::uint32_t session) {
+    const std::lock_guard lock(mutex_);
+    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->histograms() : nullptr;
 }
 
 Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail) {
@@ -252,16 +282,19 @@ Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail)
         const State state = state_of_record(record);
         if (record.worker != worker || state == State::free || state == State::queued) continue;
         const bool idempotent = (memory.versions[record.version_line].flags & kernel_idempotent) != 0;
-        const bool wanted = static_cast<SessionState>(memory.sessions[record.session].state.load(std::memory_order_relaxed)) == SessionState::open;
+        SessionMap* map = maps_[record.session];
+        // Dying between telling the client and saying so here is no reason to run it again.
+        const bool wanted = map != nullptr && map->epoch == record.epoch &&
+                            static_cast<SessionState>(memory.sessions[record.session].state.load(std::memory_order_relaxed)) == SessionState::open &&
+                            !is_past(map->lines()[record.entry.slot].word.load(std::memory_order_acquire), record.entry.generation);
         if (state == State::running && idempotent && wanted && record.attempts < 3) {
             pool_->requeue(i);
             ++buried.again;
             continue;
         }
         if (pool_->end_record(i, State::failed)) {
-            end_running(i, State::failed, Reason::worker_died, detail, true);
-            ++buried.failed;
-        } else if (SessionMap* map = maps_[record.session]; map != nullptr && map->epoch == record.epoch) {
+            if (end_running(i, State::failed, Reason::worker_died, detail, true)) ++buried.failed;
+        } else if (map != nullptr && map->epoch == record.epoch) {
             // Ended already (expired, or finished and died before giving it back): only the slot is left to release.
             release_slot(map->lines()[record.entry.slot], record.entry.generation);
         }
@@ -275,7 +308,8 @@ Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail)
     std::uint32_t leader = worker + 1;
     memory.header.leader.compare_exchange_strong(leader, 0, std::memory_order_seq_cst);
     pool_->leave();
-    pool_->promote(worker);
+    pool_->promote(worker);  // to lead
+    rouse();
     return buried;
 }
 
@@ -297,6 +331,7 @@ void Sweeper::end_handed_over(std::uint32_t index, std::uint32_t generation, boo
     }
     pool_->give_back({&index, 1});
     pool_->leave();
+    rouse();
 }
 
 void Sweeper::stop_taking(bool stopping) noexcept {

@@ -45,6 +45,10 @@ public:
     std::uint32_t version_in_flight(std::uint32_t line);
     void cancel_version(std::uint32_t line);     // ends what still waits for it
     void free_version(std::uint32_t line);
+    void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
+
+    // What a session's client wrote about its own waiting: believe it no further. Null for a free session.
+    const ClientHistograms* client_histograms(std::uint32_t session);
 
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.
@@ -62,10 +66,11 @@ public:
 private:
     void loop();
     void watch_leader() noexcept;
+    void rouse() noexcept;
     void expire(std::uint64_t now) noexcept;
     void list_live();
     void enter();
-    void end_running(std::uint32_t record, State state, Reason reason, std::uint32_t detail, bool released) noexcept;
+    bool end_running(std::uint32_t record, State state, Reason reason, std::uint32_t detail, bool released) noexcept;
 
     std::shared_ptr<Pool> pool_;
     std::recursive_mutex mutex_;  // guards the maps; taken before the role

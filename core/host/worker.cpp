@@ -17,6 +17,8 @@ constexpr std::uint64_t map_patience_ns = 2'000'000'000;
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 
+std::uint32_t epoch_of(const SessionLine& line) noexcept { return __atomic_load_n(&line.epoch, __ATOMIC_RELAXED); }
+
 }  // namespace
 
 Worker::Worker(std::shared_ptr<Pool> pool, std::uint32_t index)
@@ -42,9 +44,11 @@ void Worker::post(std::function<void(Worker&)> news) {
     pool_->wake_worker(index_);
 }
 
-void Worker::add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots) {
+void Worker::add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint32_t granted) {
     if (index >= max_sessions) throw Error(Code::invalid_argument, "session index " + std::to_string(index) + " out of range");
     std::shared_ptr<SessionMap> map = map_session(fd, index, epoch, slots);
+    map->owned.resize(granted);
+    map->views.resize(granted);
     post([map](Worker& w) {
         auto session = std::make_unique<Session>();
         session->map = std::make_unique<SessionMap>(*map);
@@ -66,28 +70,35 @@ void Worker::add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_
 
 void Worker::drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id) {
     post([=](Worker& w) {
-        if (session >= max_sessions || !w.sessions_[session] || w.sessions_[session]->map->epoch != epoch) return;
-        Session& owner = *w.sessions_[session];
-        for (Slot& slot : owner.slots) {  // a binding holds addresses inside the region
-            bool uses = slot.region == id;
-            for (const auto* list : {&slot.descriptor.inputs, &slot.descriptor.outputs})
-                for (const TensorDesc& tensor : *list) uses = uses || ((tensor.flags & tensor_absent) == 0 && tensor.region == id);
-            if (uses) slot = Slot{};
+        Session* owner = session < max_sessions ? w.sessions_[session].get() : nullptr;
+        if (owner != nullptr && owner->map->epoch == epoch) {
+            for (Slot& slot : owner->slots) {  // a binding holds addresses inside the region
+                bool uses = slot.region == id;
+                for (const auto* list : {&slot.descriptor.inputs, &slot.descriptor.outputs})
+                    for (const TensorDesc& tensor : *list) uses = uses || ((tensor.flags & tensor_absent) == 0 && tensor.region == id);
+                if (uses) slot = Slot{};
+            }
+            if (id < owner->map->owned.size()) owner->map->set_region(id, nullptr);
         }
-        if (id < owner.map->owned.size()) owner.map->set_region(id, nullptr);
         if (w.on_dropped) w.on_dropped("region", session, id);
     });
 }
 
 void Worker::drop_session(std::uint32_t session, std::uint32_t epoch) {
     post([=](Worker& w) {
-        if (session < max_sessions && w.sessions_[session] && w.sessions_[session]->map->epoch == epoch) {
-            w.maps_[session] = nullptr;
-            w.list_live();
-            w.sessions_[session].reset();
-        }
-        if (w.on_dropped) w.on_dropped("session", session, epoch);
+        // execute() reads the inbox too when it has to wait for a mapping: not under its feet.
+        if (w.serving_ == session) w.leaving_.emplace_back(session, epoch);
+        else w.forget_session(session, epoch);
     });
+}
+
+void Worker::forget_session(std::uint32_t session, std::uint32_t epoch) {
+    if (session < max_sessions && sessions_[session] && sessions_[session]->map->epoch == epoch) {
+        maps_[session] = nullptr;
+        list_live();
+        sessions_[session].reset();
+    }
+    if (on_dropped) on_dropped("session", session, epoch);
 }
 
 void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
@@ -143,6 +154,10 @@ void Worker::run() {
             if (!quit_) wait();
         } else {
             execute(record);
+            if (!leaving_.empty()) {
+                for (const auto& [session, epoch] : leaving_) forget_session(session, epoch);
+                leaving_.clear();
+            }
         }
     }
     if (!finished_.empty() && pool_->enter(map_patience_ns)) {
@@ -169,13 +184,16 @@ std::uint32_t Worker::take() {
     if (record == nobody) return record;
     PoolMemory& memory = pool_->memory();
     const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
-    if (leading_ && (more || expected > long_run_ns)) {
+    if (!leading_) {
+        // SYNC: seq_cst pairs with promote(): who resigns stores leader 0, then looks for an idle worker; we store
+        // `running`, then load the leader below. Either it passes us by or we look for another one ourselves.
+        line_.state.store(static_cast<std::uint32_t>(WorkerState::running), std::memory_order_seq_cst);
+        if (more || memory.header.leader.load(std::memory_order_seq_cst) == 0) pool_->promote(index_);
+    } else if (more || expected > long_run_ns) {
         // Somebody else watches the rings while this runs; if all are busy, whoever finishes first does.
         leading_ = false;
         std::uint32_t me = index_ + 1;
         memory.header.leader.compare_exchange_strong(me, 0, std::memory_order_seq_cst);
-        pool_->promote(index_);
-    } else if (more) {
         pool_->promote(index_);
     }
     return record;
@@ -222,7 +240,6 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
         if (!futex_wait_any(waiters, count, until)) futex_wait(&line_.wake, wake_seen, now_ns() + crowded_nap_ns);
     }
     line_.sleeping.store(0, std::memory_order_relaxed);
-    for (SessionMap* map : live_) map->header()->need_wake.store(0, std::memory_order_relaxed);
 }
 
 void Worker::sleep_following(std::uint32_t wake_seen) {
@@ -237,13 +254,15 @@ void Worker::sleep_following(std::uint32_t wake_seen) {
 
 Worker::Session* Worker::session_of(const Record& record) {
     const SessionLine& line = pool_->memory().sessions[record.session];
-    const std::uint64_t until = now_ns() + map_patience_ns;
+    std::uint64_t until = 0;  // no look at the clock unless we have to wait
     for (;;) {
         Session* session = sessions_[record.session].get();
         if (session != nullptr && session->map->epoch == record.epoch) return session;
         // The host posts a session to every worker before it tells the client; the news is on its way, unless
         // the session is closing already.
-        if (line.epoch != record.epoch || now_ns() > until) return nullptr;
+        const std::uint64_t now = now_ns();
+        if (until == 0) until = now + map_patience_ns;
+        if (epoch_of(line) != record.epoch || now > until) return nullptr;
         const timespec nap{0, 50'000};
         ::nanosleep(&nap, nullptr);
         apply_inbox();
@@ -257,7 +276,7 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
     // Regions that the host granted but that have not reached us yet are on their way.
     const std::uint64_t until = now_ns() + map_patience_ns;
     const SessionLine& line = pool_->memory().sessions[record.session];
-    while (map.views.size() < line.granted.load(std::memory_order_acquire) && line.epoch == record.epoch && now_ns() < until) {
+    while (map.views.size() < line.granted.load(std::memory_order_acquire) && epoch_of(line) == record.epoch && now_ns() < until) {
         const timespec nap{0, 50'000};
         ::nanosleep(&nap, nullptr);
         apply_inbox();
@@ -302,6 +321,7 @@ Worker::Slot* Worker::prepared(Session& session, const Record& record, Run& run,
 void Worker::execute(std::uint32_t index) {
     Record& record = pool_->memory().records[index];
     line_.record.store(index, std::memory_order_relaxed);
+    serving_ = record.session;
     Run run;
     run.record = index;
     run.record_generation = record.state.load(std::memory_order_relaxed) >> 8;
@@ -332,6 +352,7 @@ void Worker::execute(std::uint32_t index) {
     }
     if (run.handed_over) {
         line_.record.store(nobody, std::memory_order_relaxed);
+        serving_ = nobody;
         return;
     }
     finish(index, session, run, ending);
@@ -351,13 +372,12 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
         std::memcpy(descriptor->block + offsetof(DescriptorHeader, message_size), &stored, sizeof stored);
         ending.flags |= word_message;
     }
+    // The client first: it is the one who waits, and should we die in between, the host finds that it has its answer.
+    const bool told = session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
+    if (!told) ending.state = State::cancelled;  // by the client, or expired by the host: then the record says so too
     const bool ours = pool_->end_record(index, ending.state);
-    if (session != nullptr) {
-        CompletionLine& line = session->map->lines()[record.entry.slot];
-        if (!ours) release_slot(line, record.entry.generation);  // the host expired it while it ran
-        else if (!end_request(line, record.entry.generation, ending)) ending.state = State::cancelled;
-    }
-    if (ours) account(record, run, ending);
+    if (told || ours) account(record, run, ending);
+    serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     finished_.push_back(index);

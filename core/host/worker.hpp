@@ -12,7 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "host/pool.hpp"
@@ -28,7 +28,8 @@ public:
 
     // From any thread.
     void post(std::function<void(Worker&)> news);
-    void add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots);  // takes the descriptor
+    // Takes the descriptor. `granted`: regions handed out so far; those that still exist follow.
+    void add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint32_t granted = 0);
     void add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id, int fd);    // takes the descriptor
     void drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id);
     void drop_session(std::uint32_t session, std::uint32_t epoch);
@@ -65,6 +66,7 @@ private:
 
     void apply_inbox();
     void list_live();
+    void forget_session(std::uint32_t session, std::uint32_t epoch);
     std::uint32_t take();
     void wait();
     void sleep_leading(std::uint32_t wake_seen);
@@ -83,11 +85,13 @@ private:
     SpinBudget spin_;
     bool leading_ = false;
     bool quit_ = false;
+    std::uint32_t serving_ = nobody;         // session whose request is being executed
     std::vector<SessionMap*> maps_;          // by session index, or null
     std::vector<SessionMap*> live_;          // the same without the gaps
     std::vector<std::unique_ptr<Session>> sessions_;
     std::vector<Loaded> kernels_;            // by version line
     std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> leaving_;  // (session, epoch) dropped while it was served
 
     std::mutex inbox_mutex_;                 // guards inbox_
     std::vector<std::function<void(Worker&)>> inbox_;

@@ -96,12 +96,12 @@ bool read_descriptor(const std::vector<RegionView>& regions, std::uint32_t regio
 }
 
 bool check_bytes_table(const std::uint64_t* offsets, std::uint64_t count, std::uint64_t nbytes, std::string& error) {
-    const std::uint64_t table = (count + 1) * sizeof(std::uint64_t);
-    if (nbytes < table) return fail(error, "BYTES tensor: its offset table does not fit");
+    if (count >= nbytes / sizeof(std::uint64_t)) return fail(error, "BYTES tensor: its offset table does not fit");
     if (offsets[0] != 0) return fail(error, "BYTES tensor: offsets[0] is " + std::to_string(offsets[0]) + ", expected 0");
     for (std::uint64_t i = 0; i < count; ++i)
         if (offsets[i + 1] < offsets[i])
             return fail(error, "BYTES tensor: offsets[" + std::to_string(i + 1) + "] goes back");
+    const std::uint64_t table = (count + 1) * sizeof(std::uint64_t);
     if (offsets[count] > nbytes - table)
         return fail(error, "BYTES tensor: offsets[" + std::to_string(count) + "] = " + std::to_string(offsets[count]) + " leaves the tensor");
     return true;

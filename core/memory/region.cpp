@@ -45,8 +45,12 @@ std::uint64_t cgroup_headroom() noexcept {
     // them needs a parse of /proc/self/cgroup, and fallocate reports ENOMEM there in any case.
     const std::uint64_t limit = read_number("/sys/fs/cgroup/memory.max", nullptr);
     if (limit == UINT64_MAX) return UINT64_MAX;
-    const std::uint64_t used = read_number("/sys/fs/cgroup/memory.current", nullptr);
-    return used == UINT64_MAX || used > limit ? 0 : limit - used;
+    std::uint64_t used = read_number("/sys/fs/cgroup/memory.current", nullptr);
+    if (used == UINT64_MAX) return UINT64_MAX;
+    // Cached files count as used, but make way: without this a container that has read large files could allocate nothing.
+    const std::uint64_t cached = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    if (cached != UINT64_MAX) used -= cached < used ? cached : used;
+    return used > limit ? 0 : limit - used;
 }
 
 struct Fd {  // closes on every way out of create() and adopt()

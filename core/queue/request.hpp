@@ -72,6 +72,16 @@ constexpr std::uint16_t flags_of(std::uint64_t word) noexcept { return static_ca
 constexpr bool has_ended(std::uint64_t word, std::uint32_t generation) noexcept {
     return generation_of(word) == (generation & generation_mask) && is_terminal(state_of(word));
 }
+// Is generation `a` after `b`, counting round? (Neither is ever half a lap behind the other.)
+constexpr bool is_later(std::uint32_t a, std::uint32_t b) noexcept {
+    const std::uint32_t ahead = (a - b) & generation_mask;
+    return ahead != 0 && ahead <= generation_mask / 2;
+}
+// Is there nothing left to say about this generation: it has ended, or the word is about a later one already? (Whoever
+// cleans up after a death may come to an old generation late.)
+constexpr bool is_past(std::uint64_t word, std::uint32_t generation) noexcept {
+    return has_ended(word, generation) || is_later(generation_of(word), generation);
+}
 // The generation after this one; 0 means "never used" and is skipped.
 constexpr std::uint32_t next_generation(std::uint32_t generation) noexcept {
     const std::uint32_t next = (generation + 1) & generation_mask;

@@ -31,27 +31,30 @@ class SpinBudget {
 public:
     explicit SpinBudget(std::uint64_t ceiling_ns = 200'000) noexcept : ceiling_(ceiling_ns), budget_(ceiling_ns) {}
 
-    [[nodiscard]] std::uint64_t budget_ns() const noexcept { return budget_; }
-    [[nodiscard]] std::uint64_t ceiling_ns() const noexcept { return ceiling_; }
+    [[nodiscard]] std::uint64_t budget_ns() const noexcept { return budget_.load(std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t ceiling_ns() const noexcept { return ceiling_.load(std::memory_order_relaxed); }
     void set_ceiling(std::uint64_t ns) noexcept {
-        ceiling_ = ns;
-        if (budget_ > ns) budget_ = ns;
-        if (budget_ == 0) budget_ = ns;
+        ceiling_.store(ns, std::memory_order_relaxed);
+        const std::uint64_t budget = budget_ns();
+        if (budget > ns || budget == 0) budget_.store(ns, std::memory_order_relaxed);
     }
     // The wait ended after `waited_ns`, whether spinning or asleep.
     void learn(std::uint64_t waited_ns) noexcept {
-        if (waited_ns > ceiling_) {
-            budget_ = budget_ < 1000 ? 0 : budget_ / 2;
+        const std::uint64_t ceiling = ceiling_ns();
+        const std::uint64_t budget = budget_ns();
+        if (waited_ns > ceiling) {
+            budget_.store(budget < 1000 ? 0 : budget / 2, std::memory_order_relaxed);
             return;
         }
         // Spinning this long would have paid: make room for it, and for as much again.
         const std::uint64_t wanted = waited_ns * 2 + 1000;
-        if (wanted > budget_) budget_ = wanted < ceiling_ ? wanted : ceiling_;
+        if (wanted > budget) budget_.store(wanted < ceiling ? wanted : ceiling, std::memory_order_relaxed);
     }
 
 private:
-    std::uint64_t ceiling_;
-    std::uint64_t budget_;
+    // Relaxed: several threads may wait on one session; a lesson lost between two of them is no loss.
+    std::atomic<std::uint64_t> ceiling_;
+    std::atomic<std::uint64_t> budget_;
 };
 
 // Polls `ready` for up to `ns`; true as soon as it holds. Looks at the clock only every 16th time.

@@ -1,0 +1,414 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy.typing
+
+
+ABI_VERSION: int = 1
+
+def cpu_features() -> dict[str, Any]:
+    """
+    What the CPU offers and what the OS lets us use: architecture, vendor, brand, features (name -> offered, enabled), xcr0, isa (after TEAL_ISA), isa_widest, isa_error (None, or why TEAL_ISA was not honoured), invariant_tsc, tick_source.
+    """
+
+def isa() -> str:
+    """
+    The rung that run-time dispatch uses: 'v2', 'avx2', 'avx512' or 'amx' ('armv8' on aarch64). Raises InvalidArgument when TEAL_ISA names something this machine does not have.
+    """
+
+def amx_permission() -> int:
+    """
+    Asks the kernel for AMX tile state for this process. 0, or the errno of the refusal (ENOTSUP: no AMX here).
+    """
+
+def ticks() -> int:
+    """The CPU's counter; compare intervals only, within one tick_source."""
+
+def ticks_per_second() -> int:
+    """Rate of ticks(), measured once against the monotonic clock."""
+
+def ticks_to_ns(interval: int) -> int:
+    """Nanoseconds in an interval of ticks()."""
+
+def monotonic_ns() -> int:
+    """CLOCK_MONOTONIC in nanoseconds: the scale of deadlines."""
+
+def jitter(core: int, milliseconds: int) -> dict[str, float]:
+    """
+    Spins on `core` for 1 to 60,000 ms with the GIL released and counts the gaps in our own time: milliseconds, reads, over_5us, over_20us, over_100us (cumulative counts), lost_ms, max_us. Raises InvalidArgument for a core that this process may not use.
+    """
+
+def probe_system() -> dict[str, int]:
+    """
+    Uses what Teal needs from the kernel and reports 0 or an errno by name: memfd_seals, memfd_huge, futex_waitv, pidfd_open, robust_futex, fd_passing, peer_identity.
+    """
+
+class Tensor:
+    """
+    A dtype, a shape and a place in shared memory. NumPy, torch and DLPack consumers see it without a copy;
+    the memory stays on loan until the Tensor and every view of it are gone. Source: docs/ownership.md.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents, outermost first."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type: 'float32', 'bfloat16', 'BYTES', …"""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
+    @property
+    def readonly(self) -> bool:
+        """True when no view of it can be written through."""
+
+    @property
+    def released(self) -> bool:
+        """True after release()."""
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte in this process."""
+
+    @property
+    def exports(self) -> int:
+        """Buffers and capsules of it that are still out."""
+
+    def numpy(self) -> numpy.typing.NDArray[Any]:
+        """
+        A NumPy view, no copy (BYTES: a copy, an object array of bytes). Raises Closed after release().
+        """
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> numpy.typing.NDArray[Any]: ...
+
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        """
+        DLPack capsule, no copy. Raises BufferError for BYTES, and for a read-only tensor when the consumer speaks DLPack < 1.0.
+        """
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    def release(self) -> None:
+        """
+        Gives the loan back now instead of when the Tensor is collected. Raises Busy while views of it exist.
+        """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """Indexes the NumPy view."""
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        """Assigns through the NumPy view."""
+
+    def __repr__(self) -> str: ...
+
+def live_tensors() -> list[Tensor]:
+    """Every tensor that holds a loan now."""
+
+def describe(array: Any, /) -> tuple[str, tuple[int, ...], bool]:
+    """dtype name, shape, contiguous: of an array in CPU memory."""
+
+def dtype_size(arg: str, /) -> int:
+    """Bytes an element."""
+
+def dtype_names() -> list[str]: ...
+
+def make_region(size: int, id: int, pages: str = 'best', spill: bool = False) -> tuple[int, int, int]:
+    """
+    (descriptor, bytes, page bytes) of a new sealed region with its pages reserved. Raises QuotaExceeded.
+    """
+
+def sealed_file(name: str, contents: bytes) -> int:
+    """Descriptor of a read-only memfd that nobody can change any more."""
+
+def available_memory() -> int:
+    """Bytes that a reservation may take now."""
+
+class Session:
+    """One client's connection to one pool, as memory."""
+
+    def __init__(self, fd: int, index: int, epoch: int, slots: int, idle_ns: int, socket: int) -> None: ...
+
+    def add_region(self, id: int, fd: int) -> None: ...
+
+    def take_empty_regions(self, keep_bytes: int) -> list[int]: ...
+
+    def allocate(self, dtype: str, shape: Sequence[int], align: int = 256) -> Tensor | None: ...
+
+    def peer_gone(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def bytes_used(self) -> int: ...
+
+    @property
+    def region_bytes(self) -> int: ...
+
+    @property
+    def slots_out(self) -> int: ...
+
+    @property
+    def page_bytes(self) -> int: ...
+
+    @property
+    def spin_ns(self) -> int: ...
+
+class ModelStats:
+    """Counters and histograms of one Model object in this process."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def copies_in(self) -> int: ...
+
+    @property
+    def bytes_in(self) -> int: ...
+
+    def histogram(self, stage: str) -> list[tuple[int, int]]:
+        """(nanoseconds, count) of each bucket that is not empty."""
+
+class SlotHome:
+    """Loans slots of one model and one set of shapes."""
+
+    def __init__(self, session: Session, stats: ModelStats, model: int, version: int, inputs: list[tuple[str, tuple[int, ...] | None, int, int]], outputs: list[tuple[str, tuple[int, ...] | None, int, int]], keep: int = 64) -> None: ...
+
+    def loan(self) -> Slot | None:
+        """A slot, or None when the session's regions have no room for one."""
+
+    def made(self, slot: Slot) -> bool: ...
+
+    def forget_idle(self) -> None:
+        """Gives the memory of idle slots back."""
+
+class Slot:
+    """Memory and completion line of one call, on loan."""
+
+    def input(self, index: int, /) -> Tensor | None: ...
+
+    def ready(self) -> Slot | None:
+        """
+        This slot, or a sibling when its outputs are still looked at; None: no room.
+        """
+
+    def output(self, index: int, /) -> Tensor | None: ...
+
+    def write(self, index: int, array: Any, /) -> None:
+        """Copies an array into input `index`; counted."""
+
+    def write_packed(self, index: int, packed: bytes, /) -> None: ...
+
+    def place_of(self, tensor: Tensor, /) -> int:
+        """Which input of this slot the tensor is, or -1."""
+
+    @property
+    def n_given(self) -> int: ...
+
+    @property
+    def model(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """An upper bound of the shared memory it takes."""
+
+    def submit(self, priority: int, deadline_ns: int) -> None: ...
+
+    def wait(self, until_ns: int) -> bool:
+        """
+        True when the request has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.
+        """
+
+    def ended(self) -> bool: ...
+
+    def plain_success(self) -> bool: ...
+
+    def cancel(self) -> bool: ...
+
+    def running(self) -> bool: ...
+
+    def quiescent(self) -> bool: ...
+
+    def result(self) -> tuple[int, int, int, int, int, int]:
+        """(state, reason, detail, version, bytes copied in, out)"""
+
+    def message(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def n_inputs(self) -> int: ...
+
+    @property
+    def n_outputs(self) -> int: ...
+
+class Call:
+    """
+    A prepared call: inputs and outputs stay where they are, one crossing into C++ a call.
+    """
+
+    def __init__(self, slot: Slot, outputs: Any, on_other_end: Callable[[Slot], Any], timeout_ns: int, priority: int) -> None: ...
+
+    def __call__(self) -> Any:
+        """
+        Runs the request and returns the outputs object, the same one every time.
+        """
+
+    @property
+    def outputs(self) -> Any: ...
+
+    @property
+    def slot(self) -> Slot: ...
+
+    @property
+    def last_run_ns(self) -> int:
+        """Nanoseconds the last run spent in the kernel, in the worker."""
+
+def slot_of(tensor: Tensor, /) -> Slot | None:
+    """The slot that the tensor is an input of."""
+
+class Notifier:
+    """
+    Calls back when requests have ended; one thread, started by the first add().
+    """
+
+    def __init__(self, session: Session) -> None: ...
+
+    def add(self, slot: Slot, callback: Callable[[], Any]) -> None: ...
+
+    def stop(self) -> None: ...
+
+def spilled_tensors(fd: int, layout: list[tuple[str, tuple[int, ...], int, int]]) -> list[Tensor]: ...
+
+class Sweeper:
+    """The host's hold on one pool: sessions, versions, deadlines, the dead."""
+
+    def __init__(self, idle_ns: int) -> None: ...
+
+    @property
+    def pool_fd(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def open_session(self, slots: int, limit: int) -> tuple[int, int, int]: ...
+
+    def grant_region(self, session: int, count: int) -> None: ...
+
+    def close_session(self, session: int, gone: bool) -> None: ...
+
+    def session_in_flight(self, session: int) -> int: ...
+
+    def free_session(self, session: int) -> None: ...
+
+    def open_version(self, model: int, number: int, flags: int, native_op: int) -> int: ...
+
+    def version_generation(self, line: int) -> int: ...
+
+    def publish_version(self, line: int, make_current: bool) -> None: ...
+
+    def retire_version(self, line: int) -> None: ...
+
+    def version_in_flight(self, line: int) -> int: ...
+
+    def cancel_version(self, line: int) -> None: ...
+
+    def free_version(self, line: int) -> None: ...
+
+    def set_version_flags(self, line: int, flags: int) -> None: ...
+
+    def client_histogram(self, session: int, stage: str) -> list[tuple[int, int]]: ...
+
+    def bury_worker(self, worker: int, detail: int) -> tuple[int, int]: ...
+
+    def end_handed_over(self, record: int, generation: int, spill: int) -> None: ...
+
+    def record_session(self, record: int) -> int: ...
+
+    def stop_taking(self, stopping: bool) -> None: ...
+
+    def active(self) -> int: ...
+
+    def queued(self) -> int: ...
+
+    def repairs(self) -> int: ...
+
+    def wake_worker(self, worker: int) -> None: ...
+
+    def worker(self, worker: int) -> dict[str, Any]: ...
+
+    def version(self, line: int) -> dict[str, Any]: ...
+
+    def session(self, session: int) -> dict[str, Any]: ...
+
+KERNEL_PURE: int = 1
+
+KERNEL_IDEMPOTENT: int = 2
+
+KERNEL_NATIVE: int = 4
+
+MAX_WORKERS: int = 64
+
+class WorkerSlot:
+    """The tensors of one slot, as a kernel sees them."""
+
+    @property
+    def inputs(self) -> list[Tensor | None]: ...
+
+    @property
+    def outputs(self) -> list[Tensor | None]: ...
+
+    @property
+    def wanted(self) -> list[bool]: ...
+
+    def count_copy_in(self, nbytes: int) -> None:
+        """A kernel that had to copy an input says so here."""
+
+    def count_copy_out(self, nbytes: int) -> None: ...
+
+class Worker:
+    """The loop that runs kernels."""
+
+    def __init__(self, pool_fd: int, index: int) -> None: ...
+
+    def add_session(self, fd: int, index: int, epoch: int, slots: int, granted: int) -> None: ...
+
+    def add_region(self, session: int, epoch: int, id: int, fd: int) -> None: ...
+
+    def drop_region(self, session: int, epoch: int, id: int) -> None: ...
+
+    def drop_session(self, session: int, epoch: int) -> None: ...
+
+    def set_kernel(self, line: int, generation: int, kernel: object, spill: object) -> None: ...
+
+    def set_builtin(self, line: int, generation: int, name: str) -> None: ...
+
+    def drop_kernel(self, line: int, generation: int) -> None: ...
+
+    def on_dropped(self, callback: Callable[[str, int, int], None]) -> None: ...
+
+    def run(self) -> None:
+        """Until quit()."""
+
+    def quit(self) -> None: ...

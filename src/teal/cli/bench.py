@@ -1,0 +1,50 @@
+"""`teal bench`: measurements of this machine, Teal's rivals beside it in the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group(name="bench")
+def command() -> None:
+    """Measure Teal on this machine, side by side with its rivals."""
+
+
+@command.command(name="call")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--quick", is_flag=True, help="Fewer calls: half a minute, wider errors, reloads not judged.")
+@click.option(
+    "--venv",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The rivals' environment; by default .venv-bench here or beside Teal's (make bench-setup).",
+)
+def call(as_json: bool, quick: bool, venv: Path | None) -> None:
+    """What a call of a resident model costs, around its maths.
+
+    Takes one to two minutes on two cores, which should be quiet. Progress goes to stderr, the result to stdout. The
+    result has `machine`, `versions`, `rows` (n, p50, p99, p99.9 in microseconds) and `bars` (what is promised, what
+    was found).
+
+    \b
+    Examples:
+      teal bench call
+      teal bench call --quick --json > call.json
+    """
+    # Imported here: every other command would pay for numpy and rich otherwise.
+    from rich.console import Console
+
+    from teal.bench import call as bench
+    from teal.bench.lanes import LaneError
+
+    errors = Console(stderr=True)
+    try:
+        with errors.status("measuring") as status:
+            report = bench.measure(quick=quick, venv=venv, progress=lambda what: status.update(f"measuring: {what}"))
+    except (LaneError, RuntimeError) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(report.as_json())
+    else:
+        Console().print(report.as_table())

@@ -1,0 +1,1 @@
+"""The host, its workers, and their clients."""

@@ -1,0 +1,147 @@
+"""A client's connection to a host: the control socket, and sessions with its pools.
+
+Theory of operation: one lock, one request at a time on the socket; nothing here is on the path of a call. Memory
+comes in regions that
+double in size, so that attaching costs little and large callers need few of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from typing import Any
+
+from teal import _core
+from teal._version import __version__
+from teal.errors import Closed, PeerDied, QuotaExceeded
+from teal.host import address as addresses
+from teal.host import wire
+
+_FIRST_REGION = 256 * 1024
+_LARGEST_STEP = 64 << 20
+
+
+class PoolSession:
+    """This client's session with one pool, and the regions it has there."""
+
+    def __init__(self, connection: Connection, pool: str) -> None:
+        self._connection = connection
+        body, fds = connection.ask(wire.OpenSession(pool))
+        self.index: int = body["index"]
+        self.limit: int = body["bytes"]
+        self.core = _core.Session(
+            fds[0], self.index, body["epoch"], body["slots"], body["idle_ns"], connection.socket.fileno()
+        )
+        self.notifier = _core.Notifier(self.core)
+        self._growing = threading.Lock()
+
+    def grow(self, nbytes: int, pages: str = "best") -> None:
+        """Adds a region with room for at least ``nbytes`` more. Raises QuotaExceeded."""
+        with self._growing:
+            have = self.core.region_bytes
+            wanted = max(nbytes + 8192, _FIRST_REGION, min(have, _LARGEST_STEP))
+            wanted = (wanted + 4095) // 4096 * 4096
+            message = wire.MakeRegion(self.index, wanted, pages)
+            try:
+                body, fds = self._connection.ask(message)
+            except QuotaExceeded:
+                self.shrink()
+                message.nbytes = (nbytes + 8192 + 4095) // 4096 * 4096
+                body, fds = self._connection.ask(message)
+            self.core.add_region(body["region"], fds[0])
+
+    def shrink(self, keep: int = 0) -> None:
+        """Gives regions that hold nothing back to the host, except ``keep`` bytes."""
+        for region in self.core.take_empty_regions(keep):
+            self._connection.ask(wire.FreeRegion(self.index, region))
+
+    def loan(self, home: _core.SlotHome, nbytes: int) -> _core.Slot:
+        """A slot of this home; grows when there is no room. Raises QuotaExceeded."""
+        slot = home.loan()
+        if slot is None:
+            self.grow(nbytes)
+            slot = home.loan()
+        if slot is None:
+            raise QuotaExceeded(f"no room for a call of {nbytes} bytes in this client's shared memory")
+        return slot
+
+
+class Connection:
+    """The control socket. Raises NotFound when no host is there, VersionMismatch when it is another build."""
+
+    def __init__(self, address: str | None, timeout: float = 5.0) -> None:
+        self.socket, self.address = addresses.connect(address, timeout)
+        self._lock = threading.Lock()
+        self._next = 0
+        self._sessions: dict[str, PoolSession] = {}
+        self._pid = os.getpid()
+        self.closed = False
+        self.socket.settimeout(timeout)
+        try:
+            body, _ = self.ask(wire.Hello(wire.PROTOCOL, _core.ABI_VERSION, __version__, os.getpid()))
+        except TimeoutError:
+            self.socket.close()
+            raise PeerDied(
+                "host", f"it took the connection at {self.address} but did not answer within {timeout} s"
+            ) from None
+        except BaseException:
+            self.socket.close()
+            raise
+        self.socket.settimeout(None)
+        self.host_pid: int = body["pid"]
+
+    def ask(self, message: Any, fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+        """Sends a message and waits for its answer: (body, descriptors, which are the caller's now)."""
+        if self._pid != os.getpid():
+            raise Closed("made before fork(): reopen after fork with teal.connect()")
+        with self._lock:
+            if self.closed:
+                raise Closed("the connection to the host is closed")
+            self._next += 1
+            try:
+                wire.send(self.socket, wire.Envelope(self._next, message), fds)
+                datagram = wire.receive(self.socket)
+            except (BrokenPipeError, ConnectionResetError):
+                datagram = self._last_words()
+            if datagram is None:
+                raise PeerDied("host", "its process is gone")
+            try:
+                reply = wire.decode_reply(datagram.data)
+                body = wire.body_of(reply, datagram)
+                taken, datagram.fds = datagram.fds, []
+            finally:
+                datagram.close()
+        return body, taken
+
+    def _last_words(self) -> wire.Datagram | None:
+        # A host that refuses a connection says why before it hangs up.
+        with contextlib.suppress(OSError):
+            return wire.receive(self.socket)
+        return None
+
+    def session(self, pool: str) -> PoolSession:
+        """The session with a pool; opened at first use."""
+        session = self._sessions.get(pool)
+        if session is None:
+            session = self._sessions[pool] = PoolSession(self, pool)
+        return session
+
+    @property
+    def sessions(self) -> dict[str, PoolSession]:
+        return self._sessions
+
+    def close(self) -> None:
+        """Hangs up: the host cancels what waits and frees this client's memory. Views in this process stay readable."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._pid != os.getpid():
+            return
+        for session in self._sessions.values():
+            session.core.close()
+            session.notifier.stop()
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()

@@ -1,0 +1,326 @@
+"""The host as a person meets it: embedded in this process, or reached through its socket.
+
+Theory of operation: ``teal.Host()`` runs a Daemon on an event loop in a thread of its own and connects to it through
+its socket like any other client, so
+there is one way to talk to a host. ``teal.connect()`` is the same object without the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from teal import _core
+from teal._version import __version__
+from teal.errors import InternalError, InvalidArgument, TealError
+from teal.host import address as addresses
+from teal.host import repository as files
+from teal.host import wire
+from teal.host.connection import Connection
+from teal.host.daemon import Daemon
+from teal.host.duration import nanoseconds
+from teal.host.limits import Limits
+from teal.host.model import Model, info_of
+from teal.host.records import ClientStatistics, Histogram, HostStatistics, ModelInfo, WorkerStatistics
+
+_embedded = itertools.count()
+
+
+class _Thread:
+    """A Daemon on an event loop in a thread."""
+
+    def __init__(self, daemon_arguments: dict[str, Any]) -> None:
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._daemon: Daemon | None = None
+        self._arguments = daemon_arguments
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="teal-host", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._daemon = Daemon(**self._arguments)
+            await self._daemon.start()
+        except BaseException as error:
+            self._error = error
+            self._started.set()
+            return
+        self._started.set()
+        await self._daemon.stopped.wait()
+
+    def stop(self, *, drain: bool, timeout: float) -> None:
+        if self._pid != os.getpid() or self._loop is None or self._daemon is None:
+            return  # a forked child does not stop its parent's host
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):
+                asyncio.run_coroutine_threadsafe(self._daemon.stop(drain=drain, timeout=timeout), self._loop)
+            self._thread.join()
+
+
+class Host:
+    """A host of resident models: embedded (``with teal.Host() as host:``), or attached (``teal.connect()``).
+
+    name: others can connect to ``host.address``; without a name it is one nobody can guess by accident.
+    workers: processes that run kernels. idle: longest time a worker spins for work before it sleeps ("200us", or
+    seconds).
+    threads: of engines, per model; default: all usable cores. cores: pin workers to these. limits: quotas per client.
+    repository: folder of models that ``load(name)`` finds by name; then nothing outside it is read.
+    Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        workers: int = 1,
+        idle: str | float = "200us",
+        threads: int | None = None,
+        cores: Sequence[int] | None = None,
+        limits: Limits | None = None,
+        repository: str | os.PathLike[str] | None = None,
+    ) -> None:
+        address = addresses.default_address(f"embedded-{os.getpid()}-{next(_embedded)}" if name is None else name)
+        self._thread: _Thread | None = _Thread(
+            daemon_arguments(
+                address, workers=workers, idle=idle, threads=threads, cores=cores, limits=limits, repository=repository
+            )
+        )
+        try:
+            self._attach(Connection(address))
+        except BaseException:
+            self._thread.stop(drain=False, timeout=0)
+            raise
+
+    def _attach(self, connection: Connection) -> None:
+        self._connection = connection
+        # Workers are children: they must go before the interpreter does, with or without close().
+        self._finalizer = weakref.finalize(self, _close, connection, self._thread)
+
+    @classmethod
+    def _attached(cls, address: str | None, timeout: float) -> Host:
+        host = cls.__new__(cls)
+        host._thread = None
+        host._attach(Connection(address, timeout))
+        return host
+
+    @property
+    def address(self) -> str:
+        """What other processes give to teal.connect()."""
+        return self._connection.address
+
+    @property
+    def embedded(self) -> bool:
+        """Does the host run in this process?"""
+        return self._thread is not None
+
+    # ---- models --------------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        name: str,
+        source: str | os.PathLike[str] | None = None,
+        *,
+        version: int | None = None,
+        kernel: str | None = None,
+        idempotent: bool | None = None,
+        threads: int | None = None,
+        pool: str = "default",
+        options: dict[str, str] | None = None,
+    ) -> Model:
+        """Makes a model resident and returns it once every worker of the pool can run it.
+
+        source: path of an .onnx file, "builtin:identity" (sum, sleep, spin), "package.module:callable", or None for
+        the host's repository.
+        version: pins this number beside the others; without it the new version replaces the current one under load,
+        losing no request.
+        kernel: onnx, function or builtin, when the source does not say. idempotent: run again if a worker dies under
+        it (default: if pure).
+        threads: of the engine. options: session options of the engine by name.
+        Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
+        killed the worker).
+        """
+        files.check_name(name)
+        source = None if source is None else os.fspath(source)
+        message = wire.Load(name, source, kernel, version, pool, idempotent, threads, options=options or {})
+        fds: tuple[int, ...] = ()
+        if source is not None and (kernel or files.kernel_kind(source)) == "onnx":
+            message.source = os.path.abspath(source) if os.path.exists(source) else source
+            with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
+                fds = (files.open_file(source, 1 << 46),)
+            message.has_file = bool(fds)
+            if not fds and not os.path.exists(source):
+                message.source = source
+        try:
+            described, _ = self._connection.ask(message, fds)
+        except InvalidArgument as error:
+            if message.source is not None and not fds and error.path == "$.has_file":
+                files.open_file(message.source, 1 << 46)  # says why
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return Model(self, described, pinned=version is not None)
+
+    def model(self, name: str, version: int | None = None) -> Model:
+        """A loaded model, by name; with ``version`` calls stay with that version. Raises NotFound."""
+        return Model(self, self._ask(wire.Lookup(files.check_name(name), version)), pinned=version is not None)
+
+    def unload(self, name: str, version: int | None = None, *, force: bool = False) -> None:
+        """Unloads one version, or all of a name. Requests in flight finish first; ``force`` cancels waiting ones.
+
+        Returns when the workers have given the memory back. Raises NotFound.
+        """
+        self._ask(wire.Unload(files.check_name(name), version, force))
+
+    def models(self) -> list[ModelInfo]:
+        """Every loaded version."""
+        return [info_of(described) for described in self._ask(wire.ListModels())]
+
+    # ---- memory --------------------------------------------------------------------------------------------------
+
+    def empty(self, shape: Sequence[int], dtype: str = "float32", *, pages: str = "best") -> _core.Tensor:
+        """A zeroed tensor in this client's shared memory. pages: small, best or huge (2 MiB).
+
+        Raises QuotaExceeded, InvalidArgument.
+        """
+        session = self._connection.session("default")
+        tensor = session.core.allocate(dtype, list(shape))
+        if tensor is None:
+            size = _core.dtype_size(dtype)
+            for extent in shape:
+                size *= extent
+            session.grow(size, pages)
+            tensor = session.core.allocate(dtype, list(shape))
+        if tensor is None:
+            raise InternalError("a fresh region has no room for the tensor it was made for")
+        return tensor
+
+    # ---- numbers -------------------------------------------------------------------------------------------------
+
+    def _ask(self, message: Any) -> Any:
+        return self._connection.ask(message)[0]
+
+    def _raw_statistics(self) -> dict[str, Any]:
+        raw: dict[str, Any] = self._ask(wire.Statistics())
+        return raw
+
+    def statistics(self) -> HostStatistics:
+        """Workers, clients, models and what happened so far, as one frozen record."""
+        raw = self._raw_statistics()
+        clients = tuple(
+            ClientStatistics(
+                c["pid"], c["uid"], c["requests"], c["in_flight"], c["bytes"], c["garbage"],
+                {name: Histogram.of([(f, n) for f, n in pairs]) for name, pairs in c["stages"].items()},
+            )
+            for c in raw["clients"]
+        )  # fmt: skip
+        workers = tuple(
+            WorkerStatistics(w["pid"], w["pool"], w["state"], w["requests"], w["sleeps"]) for w in raw["workers"]
+        )
+        pages = max((session.core.page_bytes for session in self._connection.sessions.values()), default=4096)
+        same = (
+            "pid",
+            "address",
+            "version",
+            "uptime_s",
+            "restarts",
+            "failed_with_worker",
+            "run_again",
+            "queued",
+            "active",
+        )
+        return HostStatistics(
+            **{name: raw[name] for name in same},
+            workers=workers,
+            clients=clients,
+            models=tuple(info_of(described) for described in raw["models"]),
+            page_bytes=pages,
+        )
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
+        """Stops the host, wherever it runs: new requests are refused, submitted ones finish (``drain``)."""
+        if self._thread is not None:
+            self.close(drain=drain, timeout=timeout)
+            return
+        self._ask(wire.Stop(drain, timeout))
+        self._connection.close()
+
+    def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
+        """Embedded: stops the host. Attached: hangs up. Views of tensors in this process stay readable."""
+        if self._thread is not None:
+            self._thread.stop(drain=drain, timeout=timeout)
+        self._connection.close()
+        self._finalizer.detach()
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._connection.closed else ""
+        return f"<teal.Host {'embedded' if self.embedded else 'attached'} at {self.address}{state}, Teal {__version__}>"
+
+
+def _close(connection: Connection, thread: _Thread | None) -> None:
+    if thread is not None:
+        thread.stop(drain=False, timeout=0)
+    connection.close()
+
+
+def daemon_arguments(
+    address: str,
+    *,
+    workers: int,
+    idle: str | float,
+    threads: int | None,
+    cores: Sequence[int] | None,
+    limits: Limits | None,
+    repository: str | os.PathLike[str] | None,
+    allowed_uids: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Checked arguments of Daemon. Raises InvalidArgument."""
+    if not 1 <= workers <= _core.MAX_WORKERS:
+        raise InvalidArgument(f"{workers}, expected 1 to {_core.MAX_WORKERS}", path="$.workers")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise InvalidArgument(f"{threads}, expected 1 to 1024", path="$.threads")
+    usable = os.sched_getaffinity(0)
+    if missing := sorted(set(cores or ()) - usable):
+        raise InvalidArgument(f"cores {missing}: this process may use {sorted(usable)}", path="$.cores")
+    folder = None if repository is None else Path(repository)
+    if folder is not None and not folder.is_dir():
+        raise InvalidArgument(f"{folder}: not a folder", path="$.repository")
+    return {
+        "address": address,
+        "workers": workers,
+        "idle_ns": nanoseconds(idle, "$.idle"),
+        "threads": threads,
+        "cores": list(cores or ()),
+        "limits": limits or Limits(),
+        "repository": folder,
+        "allowed_uids": tuple(allowed_uids),
+    }
+
+
+def connect(address: str | None = None, *, timeout: float = 5.0) -> Host:
+    """Attaches to a running host: this user's (``teal serve``), or the one at ``address`` (``host.address``).
+
+    The environment variable TEAL_HOST overrides the default address. Raises NotFound, VersionMismatch.
+    """
+    return Host._attached(address, timeout)

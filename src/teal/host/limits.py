@@ -1,0 +1,45 @@
+"""What one client may use of a host."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from teal.errors import InvalidArgument
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Quotas. Each is checked by the host or the workers; a client that ignores them is held to them.
+
+    bytes: shared memory of one client, in bytes. in_flight: its requests taken by a pool and not ended; more wait in
+    its
+    ring. slots: calls it may have memory for at once. models: model versions on this host. clients: connections.
+    model_bytes: size of one model file.
+    """
+
+    bytes: int = 0
+    in_flight: int = 1024
+    slots: int = 1024
+    models: int = 128
+    clients: int = 256
+    model_bytes: int = 16 << 30
+
+    def __post_init__(self) -> None:
+        if self.bytes == 0:
+            object.__setattr__(self, "bytes", _half_of_memory())
+        for name, low, high in (
+            ("bytes", 1 << 16, 1 << 46),
+            ("in_flight", 1, 8192),
+            ("slots", 1, 65536),
+            ("models", 1, 256),
+            ("clients", 1, 1024),
+            ("model_bytes", 1, 1 << 46),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not low <= value <= high:
+                raise InvalidArgument(f"{value!r}, expected {low} to {high}", path=f"$.limits.{name}")

@@ -1,0 +1,485 @@
+"""A model as its callers see it: loaned memory, calls, futures.
+
+Theory of operation: for each set of input shapes there is a *home* of slots (core/host/client.hpp). A plain call
+loans a slot, copies the arrays in
+(counted), submits, waits, and returns tensors that show the slot's outputs; the slot goes home when the last of them
+is gone. ``new_inputs`` loans
+a slot whose input tensors are filled in place; a call with those tensors copies nothing. ``prepare`` keeps one slot
+for itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from teal import _core
+from teal.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    KernelFailed,
+    NotFound,
+    PeerDied,
+    QuotaExceeded,
+    TealError,
+)
+from teal.host import wire
+from teal.host.future import Future
+from teal.host.outputs import Outputs
+from teal.host.plan import PlanEntry, Shapes, plan_bytes, plan_inputs, plan_outputs
+from teal.host.process import how_detail_reads
+from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged
+from teal.kernel.strings import is_strings, pack
+
+if TYPE_CHECKING:
+    from teal.host.host import Host
+
+_DONE, _FAILED, _CANCELLED, _EXPIRED = 4, 5, 6, 7
+_REASON_INVALID, _REASON_NOT_FOUND, _REASON_QUOTA, _REASON_WORKER_DIED = 1, 2, 3, 5
+_REASON_SPILLED = 10
+_CANCELLED_BY = {
+    6: ("client", "cancel() was called"),
+    7: ("host", "its client is gone"),
+    9: ("host", "the host is stopping"),
+    12: ("unload", "the version was unloaded by force"),
+}
+_MOST_HOMES = 256  # shapes remembered per model
+
+
+class Inputs(Mapping[str, Any]):
+    """Input tensors in shared memory, by name: fill them, then ``model(**inputs)``."""
+
+    def __init__(self, tensors: dict[str, _core.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> _core.Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"Inputs({self._tensors!r})"
+
+
+class _Home:
+    """The slots of one set of shapes, and what makes one."""
+
+    __slots__ = ("core", "nbytes")
+
+    def __init__(self, core: _core.SlotHome, nbytes: int) -> None:
+        self.core = core
+        self.nbytes = nbytes
+
+
+class Model:
+    """A loaded model. Made by ``host.load`` and ``host.model``; call it with arrays by input name.
+
+    Without a pinned version, calls go to whatever version is current when the request is taken: a reload under load
+    loses no call.
+    """
+
+    def __init__(self, host: Host, described: Mapping[str, Any], *, pinned: bool) -> None:
+        self._host = host
+        self._index: int = described["index"]
+        self._pinned = described["version"] if pinned else 0
+        self._session = host._connection.session(described["pool"])
+        self._notifier = self._session.notifier
+        self._stats = _core.ModelStats()
+        self._lock = threading.Lock()
+        self._homes: dict[Any, _Home] = {}
+        self._capacities: dict[Any, dict[int, int]] = {}
+        self._unplannable: set[int] = set()
+        self._describe(described)
+
+    def _describe(self, described: Mapping[str, Any]) -> None:
+        self.name: str = described["name"]
+        self._described = dict(described)
+        self._input_specs = [_spec(item) for item in described["inputs"]]
+        self._output_specs = [_spec(item) for item in described["outputs"]]
+        self._input_names = tuple(spec.name for spec in self._input_specs)
+        self._positions = {name: i for i, name in enumerate(self._input_names)}
+        self._output_names = tuple(spec.name for spec in self._output_specs)
+
+    # ---- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The version this handle was made for (pinned), or that was current then."""
+        return int(self._described["version"])
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Signature of the inputs, in the model's order."""
+        return tuple(_public(spec) for spec in self._input_specs)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Signature of the outputs, in the model's order."""
+        return tuple(_public(spec) for spec in self._output_specs)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is loaded: source, digest, size, load time."""
+        return info_of(self._described)
+
+    # ---- calling -------------------------------------------------------------------------------------------------
+
+    def __call__(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> Outputs:
+        """Runs the model on arrays given by input name (or in order, or as one mapping).
+
+        NumPy, torch (CPU) and DLPack arrays are copied once into shared memory; tensors of ``new_inputs`` are used
+        where they are. ``deadline``: seconds
+        from now; ``priority``: larger goes first. Returns tensors in shared memory.
+        Raises InvalidArgument, DeadlineExceeded, KernelFailed, PeerDied, Cancelled, QuotaExceeded, NotFound, Closed.
+        """
+        slot = self._filled(arrays, inputs)
+        slot.submit(priority, 0 if deadline is None else _deadline(deadline))
+        slot.wait(0)
+        return self._ended(slot)
+
+    def submit(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> Future:
+        """The same without waiting: a Future with result(), cancel(), done(), and awaitable."""
+        slot = self._filled(arrays, inputs)
+        slot.submit(priority, 0 if deadline is None else _deadline(deadline))
+        return Future(self, slot)
+
+    def new_inputs(self, **dims: Any) -> Inputs:
+        """Input tensors in shared memory, to be filled in place.
+
+        Keywords are the model's symbolic dimensions (``batch=1``) or whole shapes by input name (``x=(1, 3)``); a
+        shape of an input without a dtype in the
+        signature is given as ``x=("float32", (1, 3))``. Raises InvalidArgument naming what is missing, QuotaExceeded.
+        """
+        shapes = tuple(self._shape_from(i, spec, dims) for i, spec in enumerate(self._input_specs))
+        known = {e for spec in self._input_specs for e in (spec.shape or ()) if isinstance(e, str)} | set(
+            self._input_names
+        )
+        if unknown := sorted(set(dims) - known):
+            raise InvalidArgument(f"{unknown}: neither dimensions nor inputs of {self.name!r}; it has {sorted(known)}")
+        slot = self._loan(shapes)
+        tensors = ((name, slot.input(i)) for i, name in enumerate(self._input_names))
+        return Inputs({name: tensor for name, tensor in tensors if tensor is not None})
+
+    def prepare(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> _core.Call:
+        """A prepared call: ``call()`` runs on these inputs, read anew each time, and returns the same Outputs object.
+
+        With tensors of ``new_inputs`` nothing is ever copied; arrays are copied once, now. ``deadline``: seconds, for
+        each call.
+        """
+        slot = self._filled(arrays, inputs)
+        names = self._output_names
+        tensors = [slot.output(i) for i in range(len(names))]
+        outputs = Outputs.of([tensor for tensor in tensors if tensor is not None], names)
+        timeout = 0 if deadline is None else max(1, int(deadline * 1e9))
+        return _core.Call(slot, outputs, self._ended, timeout, priority)
+
+    # ---- numbers -------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> ModelStatistics:
+        """Counters and stage histograms of the version that is current (or pinned), since it was loaded."""
+        raw = self._host._raw_statistics()
+        described = self._host._ask(wire.Lookup(self.name, self._pinned or None))
+        numbers = raw["versions"][str(described["line"])]
+        stages = numbers["stages"]
+        mine = self._stats
+        return ModelStatistics(
+            requests=numbers["requests"],
+            failed=numbers["failed"],
+            cancelled=numbers["cancelled"],
+            expired=numbers["expired"],
+            in_flight=numbers["in_flight"],
+            copies_in=numbers["copies_in"] + mine.copies_in,
+            copies_out=numbers["copies_out"],
+            bytes_copied=numbers["bytes_copied"] + mine.bytes_in,
+            bindings=numbers["bindings"],
+            stages={
+                "queue": Histogram.of(_pairs(stages["queue"])),
+                "run": Histogram.of(_pairs(stages["run"])),
+                "copy": Histogram.of(merged(_pairs(stages["copy"]), mine.histogram("copy"))),
+                "wake": Histogram.of(mine.histogram("wake")),
+                "total": Histogram.of(mine.histogram("total")),
+            },
+        )
+
+    def unload(self) -> None:
+        """Unloads the pinned version, or every version of this name. Requests in flight finish first."""
+        self._host.unload(self.name, self._pinned or None)
+
+    def __repr__(self) -> str:
+        return f"teal.Model({self.name!r}, version={self.version}{', pinned' if self._pinned else ''})"
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _named(self, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> Mapping[str, Any]:
+        if not arrays:
+            return inputs
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            named = dict(arrays[0])
+        else:
+            if len(arrays) > len(self._input_names):
+                raise InvalidArgument(
+                    f"{len(arrays)} inputs given, {self.name!r} has {len(self._input_names)}: {list(self._input_names)}"
+                )
+            named = dict(zip(self._input_names, arrays, strict=False))
+        if twice := sorted(set(named) & set(inputs)):
+            raise InvalidArgument(f"given twice: {twice}")
+        return {**named, **inputs}
+
+    def _filled(self, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> _core.Slot:
+        """A slot that holds these inputs."""
+        named = self._named(arrays, inputs)
+        if slot := self._slot_of(named):
+            return self._ready(slot)
+        prepared: list[Any] = []
+        shapes: list[Any] = []
+        for i, spec in enumerate(self._input_specs):
+            value = named.get(spec.name)
+            array, shape = (None, None) if value is None else self._described_array(value, spec, f"$.inputs[{i}]")
+            prepared.append(array)
+            shapes.append(shape)
+        if len(named) > len(self._positions) or any(name not in self._positions for name in named):
+            unknown = sorted(name for name in named if name not in self._positions)
+            raise InvalidArgument(f"{unknown}: not inputs of {self.name!r}; it has {list(self._input_names)}")
+        slot = self._loan(tuple(shapes))
+        for i, array in enumerate(prepared):
+            if array is None:
+                continue
+            if isinstance(array, bytes):
+                slot.write_packed(i, array)
+            else:
+                slot.write(i, array)
+        return slot
+
+    def _slot_of(self, named: Mapping[str, Any]) -> _core.Slot | None:
+        """The slot all of these tensors are the inputs of, if there is one."""
+        for value in named.values():
+            slot = _core.slot_of(value) if type(value) is _core.Tensor else None
+            return slot if slot is not None and self._owns(slot, named) else None
+        return None
+
+    def _ready(self, slot: _core.Slot) -> _core.Slot:
+        """The slot, or one with outputs of its own on the same inputs while somebody looks at this one's."""
+        chosen = slot.ready()
+        if chosen is None:
+            self._session.grow(slot.nbytes)
+            chosen = slot.ready()
+        if chosen is None:
+            raise QuotaExceeded(f"{self.name}: no room for more outputs in this client's shared memory")
+        return chosen
+
+    def _owns(self, slot: _core.Slot, named: Mapping[str, Any]) -> bool:
+        given = 0
+        for name, value in named.items():
+            position = self._positions.get(name)
+            if position is None or type(value) is not _core.Tensor or slot.place_of(value) != position:
+                return False
+            given += 1
+        return given == slot.n_given and slot.model == self._index
+
+    def _described_array(self, value: Any, spec: wire.Spec, path: str) -> tuple[Any, Any]:
+        """(what slot.write takes, (dtype, shape, bytes)) of one input."""
+        if spec.dtype == "BYTES" or (spec.dtype is None and is_strings(value)):
+            shape, packed = pack(value.numpy() if isinstance(value, _core.Tensor) else value, path)
+            return packed, ("BYTES", shape, _room(len(packed)))
+        if isinstance(value, np.ndarray):
+            name = value.dtype.name
+            if value.dtype.isbuiltin == 1 and name in _PLAIN:
+                return value, (name, value.shape, 0)
+            value = _plain_view(value, path)
+            if isinstance(value, tuple):
+                return value[1], (value[0], value[1].shape, 0)
+        elif isinstance(value, (int, float, bool, complex, list, tuple, np.generic)):
+            value = _from_python(value, spec, path)
+            return value, (value.dtype.name, value.shape, 0)
+        try:
+            dtype, shape, _ = _core.describe(value)
+        except TypeError as error:
+            raise InvalidArgument(f"{type(value).__name__} is {error}", path=path) from None
+        return value, (dtype, shape, 0)
+
+    def _shape_from(self, i: int, spec: wire.Spec, dims: Mapping[str, Any]) -> Any:
+        given = dims.get(spec.name)
+        dtype = spec.dtype
+        if given is not None and not isinstance(given, int):
+            if len(given) == 2 and isinstance(given[0], str):
+                dtype, given = given
+            shape = tuple(int(extent) for extent in given)
+        elif spec.shape is None:
+            if spec.optional:
+                return None
+            raise InvalidArgument(f"give its shape, as in {spec.name}=(1, 3)", path=f"$.inputs[{i}]")
+        else:
+            missing = [
+                extent
+                for extent in spec.shape
+                if not isinstance(extent, int) and (extent is None or extent not in dims)
+            ]
+            if missing:
+                raise InvalidArgument(
+                    f"input {spec.name!r} has shape {spec.shape}: give "
+                    + (", ".join(f"{name}=" for name in missing if name) or f"{spec.name}=(…)"),
+                    path=f"$.inputs[{i}].shape",
+                )
+            shape = tuple(int(dims[extent]) if isinstance(extent, str) else int(extent or 0) for extent in spec.shape)
+        if dtype is None:
+            raise InvalidArgument(
+                f"give its dtype too, as in {spec.name}=('float32', {shape})", path=f"$.inputs[{i}].dtype"
+            )
+        if dtype == "BYTES":
+            raise InvalidArgument("strings cannot be filled in place; pass them to the call", path=f"$.inputs[{i}]")
+        if any(extent < 0 for extent in shape):
+            raise InvalidArgument(f"{shape} has a negative extent", path=f"$.inputs[{i}].shape")
+        return dtype, shape, 0
+
+    def _loan(self, shapes: Shapes) -> _core.Slot:
+        home = self._homes.get(shapes)
+        if home is None:
+            home = self._new_home(shapes)
+        slot = home.core.loan()
+        if slot is None:
+            slot = self._session.loan(home.core, home.nbytes)
+        return slot
+
+    def _new_home(self, shapes: Shapes) -> _Home:
+        inputs, extents = plan_inputs(self._input_specs, shapes)
+        by_name: dict[str, PlanEntry] = dict(zip(self._input_names, inputs, strict=True))
+        with self._lock:
+            outputs = plan_outputs(
+                self._output_specs, by_name, extents, self._capacities.get(shapes, {}), self._unplannable
+            )
+            core = _core.SlotHome(self._session.core, self._stats, self._index, self._pinned, inputs, outputs)
+            home = _Home(core, plan_bytes(inputs) + plan_bytes(outputs))
+            while len(self._homes) >= _MOST_HOMES:
+                self._homes.pop(next(iter(self._homes)))
+            self._homes[shapes] = home
+        return home
+
+    def _ended(self, slot: _core.Slot) -> Outputs:
+        """The outputs of a slot whose request has ended. Raises what ended it."""
+        state, reason, detail, *_ = slot.result()
+        if state == _DONE:
+            if reason == _REASON_SPILLED:
+                return self._spilled(slot, detail)
+            names = self._output_names
+            tensors = [slot.output(i) for i in range(slot.n_outputs)]
+            return Outputs.of([tensor for tensor in tensors if tensor is not None], names)
+        raise self._error(state, reason, detail, slot.message())
+
+    def _spilled(self, slot: _core.Slot, number: int) -> Outputs:
+        """Outputs larger than planned: taken from the host, and planned for from now on."""
+        layout, fds = self._host._connection.ask(wire.TakeSpill(self._session.index, number))
+        spilled = _core.spilled_tensors(
+            fds[0], [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout]
+        )
+        with self._lock:
+            for (index, _, _, _, size), _tensor in zip(layout, spilled, strict=True):
+                for shapes, home in list(self._homes.items()):
+                    if home.core.made(slot):
+                        self._capacities.setdefault(shapes, {})[index] = _room(size)
+                        self._unplannable.add(index)
+                        del self._homes[shapes]
+        by_index = {item[0]: tensor for item, tensor in zip(layout, spilled, strict=True)}
+        tensors = [by_index.get(i) or slot.output(i) for i in range(slot.n_outputs)]
+        return Outputs.of([tensor for tensor in tensors if tensor is not None], self._output_names)
+
+    def _error(self, state: int, reason: int, detail: int, message: str) -> TealError:
+        if state == _EXPIRED:
+            return DeadlineExceeded(f"{self.name}: the deadline passed before the answer came")
+        if state == _CANCELLED:
+            source, why = _CANCELLED_BY.get(reason, ("host", f"reason {reason}"))
+            return Cancelled(self.name, source=source, reason=why)
+        if reason == _REASON_INVALID:
+            return InvalidArgument(message or f"{self.name}: the request was malformed")
+        if reason == _REASON_NOT_FOUND:
+            number = f"version {self._pinned} of " if self._pinned else ""
+            return NotFound(f"{number}model {self.name!r} is not loaded any more{': ' + message if message else ''}")
+        if reason == _REASON_QUOTA:
+            return QuotaExceeded(
+                f"{self.name}: an output does not fit this client's quota of {self._session.limit} bytes (Limits.bytes)"
+            )
+        if reason == _REASON_WORKER_DIED:
+            return PeerDied("worker", f"{how_detail_reads(detail)} while it ran {self.name!r}")
+        if reason == 4:
+            return KernelFailed(message or "no message", model=self.name)
+        return InternalError(f"{self.name}: request ended in state {state} for reason {reason}: {message}")
+
+
+_PLAIN = frozenset(name for name in _core.dtype_names() if name not in ("bfloat16", "BYTES") and "float8" not in name)
+
+
+def _plain_view(array: np.ndarray[Any, Any], path: str) -> Any:
+    """Arrays NumPy itself has no buffer for: ml_dtypes, and byte orders other than the machine's."""
+    name = array.dtype.name
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        return name, array
+    if array.dtype.newbyteorder("=").name in _PLAIN and not array.dtype.isnative:
+        raise InvalidArgument(
+            f"{array.dtype} has a foreign byte order; convert it with .astype({name!r})", path=f"{path}.dtype"
+        )
+    raise InvalidArgument(f"{array.dtype} is not one of Teal's dtypes", path=f"{path}.dtype")
+
+
+def _from_python(value: Any, spec: wire.Spec, path: str) -> np.ndarray[Any, Any]:
+    """A number or nested list, in the dtype the signature asks for."""
+    try:
+        array = np.asarray(value) if spec.dtype is None else np.asarray(value, dtype=np.dtype(spec.dtype))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"{type(value).__name__} does not convert to {spec.dtype}: {error}", path=path) from None
+    if array.dtype.name not in _PLAIN:
+        raise InvalidArgument(f"a nested list that makes {array.dtype}; give an array", path=path)
+    return array
+
+
+def _room(nbytes: int) -> int:
+    """Capacity for contents of varying size: the next power of two, so that few homes serve many lengths."""
+    return max(256, 1 << (nbytes - 1).bit_length()) if nbytes else 256
+
+
+def _deadline(seconds: float) -> int:
+    """CLOCK_MONOTONIC nanoseconds; a deadline of 0 or less has passed already."""
+    if not seconds < 1e9:
+        raise InvalidArgument(f"{seconds!r}, expected seconds from now", path="$.deadline")
+    return max(1, time.monotonic_ns() + int(seconds * 1e9))
+
+
+def _pairs(buckets: Any) -> list[tuple[int, int]]:
+    return [(int(floor), int(count)) for floor, count in buckets]
+
+
+def _spec(item: Mapping[str, Any]) -> wire.Spec:
+    return wire.Spec(**item)
+
+
+def _public(spec: wire.Spec) -> TensorSpec:
+    return TensorSpec(
+        spec.name, spec.dtype, None if spec.shape is None else tuple(spec.shape), spec.like, spec.optional
+    )
+
+
+def info_of(described: Mapping[str, Any]) -> ModelInfo:
+    """The public record of what a host says of a version."""
+    fields = (
+        "name",
+        "version",
+        "kernel",
+        "source",
+        "pool",
+        "current",
+        "pinned",
+        "pure",
+        "idempotent",
+        "bytes",
+        "digest",
+        "seconds",
+    )
+    return ModelInfo(**{name: described[name] for name in fields})

@@ -1,0 +1,148 @@
+"""Frozen records: what statistics() returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Buckets = Iterable[tuple[int, int]]  # (lower bound in ns, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Latencies in microseconds. Percentiles are the upper ends of 6 %-wide buckets, so never too good."""
+
+    count: int = 0
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    p999_us: float = 0.0
+    max_us: float = 0.0
+
+    @classmethod
+    def of(cls, buckets: Buckets) -> Histogram:
+        """From the core's buckets."""
+        pairs = sorted(buckets)
+        total = sum(count for _, count in pairs)
+        if total == 0:
+            return cls()
+
+        def at(quantile: float) -> float:
+            seen = 0
+            for floor, count in pairs:
+                seen += count
+                if seen >= quantile * total:
+                    return _bucket_end(floor) / 1000
+            return _bucket_end(pairs[-1][0]) / 1000
+
+        return cls(total, at(0.5), at(0.99), at(0.999), _bucket_end(pairs[-1][0]) / 1000)
+
+
+def _bucket_end(floor: int) -> int:
+    return floor + max(1, 1 << max(0, floor.bit_length() - 5)) if floor >= 16 else floor + 1
+
+
+def merged(*many: Buckets) -> list[tuple[int, int]]:
+    """One list of buckets out of several."""
+    sums: dict[int, int] = {}
+    for buckets in many:
+        for floor, count in buckets:
+            sums[floor] = sums.get(floor, 0) + count
+    return sorted(sums.items())
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, dtype and shape of an input or output.
+
+    dtype: a name such as "float32", or None for any. shape: extents as int, symbolic name or None (any); None: any
+    shape.
+    like: an output that has dtype and shape of this input.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+    like: str | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it."""
+
+    name: str
+    version: int
+    kernel: str
+    source: str
+    pool: str
+    current: bool
+    pinned: bool
+    pure: bool
+    idempotent: bool
+    bytes: int
+    digest: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """One version, over all clients, since it was loaded; ``wake`` and ``total`` and ``copies_in``: of this client.
+
+    stages: queue (submit to kernel entered), run (in the kernel), copy (copies into and out of slots), wake (kernel
+    left to client
+    woken), total (submit to client woken).
+    """
+
+    requests: int
+    failed: int
+    cancelled: int
+    expired: int
+    in_flight: int
+    copies_in: int
+    copies_out: int
+    bytes_copied: int
+    bindings: int
+    stages: Mapping[str, Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """state: absent, starting, idle, leading (watches the rings) or running. requests, sleeps: since it started."""
+
+    pid: int
+    pool: str
+    state: str
+    requests: int
+    sleeps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """One connection. bytes: shared memory it holds. garbage: broken entries found in its ring."""
+
+    pid: int
+    uid: int
+    requests: int
+    in_flight: int
+    bytes: int
+    garbage: int
+    stages: Mapping[str, Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatistics:
+    """The whole host. failed_with_worker, run_again: requests that a worker's death ended, or that ran again."""
+
+    pid: int
+    address: str
+    version: str
+    uptime_s: float
+    workers: tuple[WorkerStatistics, ...]
+    restarts: int
+    failed_with_worker: int
+    run_again: int
+    queued: int
+    active: int
+    clients: tuple[ClientStatistics, ...]
+    models: tuple[ModelInfo, ...]
+    page_bytes: int

@@ -1,0 +1,93 @@
+"""Where models come from: names, files and the repository folder.
+
+Layout of a repository: ``<name>/model.onnx``, or ``<name>/<version number>/model.onnx`` (the highest number is
+loaded). Nothing outside the
+folder is read for a name, symbolic links included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from teal.errors import InvalidArgument, NotFound
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_name(name: str) -> str:
+    """Raises InvalidArgument unless the name can only be read one way (in paths, URLs and tables)."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
+        shown = name[:60] + "…" if isinstance(name, str) and len(name) > 60 else name
+        raise InvalidArgument(
+            f"model name {shown!r}: expected 1 to 128 letters, digits, '.', '_' or '-', "
+            "starting with a letter or digit, without '..'",
+            path="$.name",
+        )
+    return name
+
+
+def kernel_kind(source: str) -> str:
+    """onnx, builtin or function, by how the source is written. Raises InvalidArgument."""
+    if source.startswith("builtin:"):
+        return "builtin"
+    if source.endswith(".onnx"):
+        return "onnx"
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
+        return "function"
+    raise InvalidArgument(
+        f"source {source[:200]!r}: expected a path ending in .onnx, builtin:NAME or package.module:function",
+        path="$.source",
+    )
+
+
+def open_file(path: str | os.PathLike[str], limit: int) -> int:
+    """A descriptor of a regular file of at most ``limit`` bytes. Raises NotFound or InvalidArgument."""
+    text = os.fspath(path)
+    if "\0" in text or len(os.fsencode(text)) > 4095:
+        raise InvalidArgument(f"path {text[:60]!r}…: expected at most 4095 bytes without NUL", path="$.source")
+    try:
+        fd = os.open(text, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise NotFound(f"{text}: {error.strerror}") from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise InvalidArgument(f"{text}: not a regular file", path="$.source")
+    if status.st_size > limit:
+        os.close(fd)
+        raise InvalidArgument(
+            f"{text}: {status.st_size} bytes, expected at most {limit} (Limits.model_bytes)", path="$.source"
+        )
+    return fd
+
+
+def inside(repository: Path, path: str) -> Path:
+    """The real path, which must lie in the repository. Raises InvalidArgument."""
+    if "\0" in path:
+        raise InvalidArgument("path with a NUL byte", path="$.source")
+    root = repository.resolve()
+    real = (root / path).resolve()
+    if not real.is_relative_to(root):
+        raise InvalidArgument(f"{path}: leaves the model repository {root}", path="$.source")
+    return real
+
+
+def find(repository: Path, name: str, version: int | None) -> tuple[Path, int | None]:
+    """(file, version number) of a model in the repository. Raises NotFound or InvalidArgument."""
+    check_name(name)
+    folder = inside(repository, name)
+    if not folder.is_dir():
+        raise NotFound(f"model {name!r}: no folder of that name in {repository}")
+    numbers = sorted(int(child.name) for child in folder.iterdir() if child.name.isdecimal() and child.is_dir())
+    if version is None and (folder / "model.onnx").is_file():
+        return inside(repository, f"{name}/model.onnx"), None
+    if not numbers:
+        raise NotFound(f"model {name!r}: neither {name}/model.onnx nor {name}/<number>/model.onnx in {repository}")
+    chosen = numbers[-1] if version is None else version
+    file = inside(repository, f"{name}/{chosen}/model.onnx")
+    if not file.is_file():
+        raise NotFound(f"model {name!r}: no version {chosen} in {repository}; there are {numbers}")
+    return file, chosen

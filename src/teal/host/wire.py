@@ -1,0 +1,308 @@
+"""Messages between client and host, and between host and worker.
+
+Theory of operation: one message is one datagram of a UNIX SOCK_SEQPACKET socket (so a reader never sees half a
+message),
+msgpack with msgspec's tagged structs, file descriptors beside it as SCM_RIGHTS. Nothing here is on the path of a call.
+A message that does not decode ends the connection of who sent it, and nothing else. Descriptors that came with it are
+closed unless somebody took them.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from teal import _core
+from teal.errors import InvalidArgument, TealError, from_core
+
+PROTOCOL = 1
+MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
+MAX_FDS = 4
+
+
+class Message(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, omit_defaults=True):
+    """Base of everything that crosses a socket."""
+
+
+class Spec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Name, dtype and shape of one input or output; ``None`` stands for "any"."""
+
+    name: str
+    dtype: str | None = None
+    shape: list[int | str | None] | None = None
+    like: str | None = None  # output: has dtype and shape of this input
+    optional: bool = False
+
+
+# ---- client → host ---------------------------------------------------------------------------------------------------
+
+
+class Hello(Message, tag="hello"):
+    protocol: int
+    abi: int
+    version: str
+    pid: int
+
+
+class OpenSession(Message, tag="open_session"):
+    pool: str = "default"
+
+
+class MakeRegion(Message, tag="make_region"):
+    session: int
+    nbytes: int
+    pages: str = "best"
+
+
+class FreeRegion(Message, tag="free_region"):
+    session: int
+    region: int
+
+
+class Load(Message, tag="load"):
+    name: str
+    source: str | None = None
+    kernel: str | None = None
+    version: int | None = None
+    pool: str = "default"
+    idempotent: bool | None = None
+    threads: int | None = None
+    has_file: bool = False  # the model file's descriptor comes with the message
+    options: dict[str, str] = {}
+
+
+class Unload(Message, tag="unload"):
+    name: str
+    version: int | None = None
+    force: bool = False
+
+
+class Lookup(Message, tag="lookup"):
+    name: str
+    version: int | None = None
+    pool: str | None = None
+
+
+class ListModels(Message, tag="list_models"):
+    pass
+
+
+class Statistics(Message, tag="statistics"):
+    pass
+
+
+class TakeSpill(Message, tag="take_spill"):
+    session: int
+    spill: int
+
+
+class Stop(Message, tag="stop"):
+    drain: bool = True
+    timeout: float = 30.0
+
+
+ClientMessage = (
+    Hello | OpenSession | MakeRegion | FreeRegion | Load | Unload | Lookup | ListModels | Statistics | TakeSpill | Stop
+)
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    id: int
+    body: ClientMessage
+
+
+class Failure(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    kind: str
+    message: str
+
+
+class Reply(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    id: int
+    body: Any = None
+    error: Failure | None = None
+    in_file: bool = False  # the body was too large for a datagram: it is in the sealed file that comes first
+
+
+# ---- host → worker ---------------------------------------------------------------------------------------------------
+
+
+class AddSession(Message, tag="add_session"):
+    session: int
+    epoch: int
+    slots: int
+    granted: int  # regions handed out so far; those that still exist follow
+
+
+class AddRegion(Message, tag="add_region"):
+    session: int
+    epoch: int
+    region: int
+
+
+class DropRegion(Message, tag="drop_region"):
+    session: int
+    epoch: int
+    region: int
+
+
+class DropSession(Message, tag="drop_session"):
+    session: int
+    epoch: int
+
+
+class LoadKernel(Message, tag="load_kernel"):
+    line: int
+    generation: int
+    name: str
+    kernel: str
+    source: str
+    threads: int | None = None
+    options: dict[str, str] = {}
+    has_file: bool = False
+
+
+class DropKernel(Message, tag="drop_kernel"):
+    line: int
+    generation: int
+
+
+class Open(Message, tag="open"):
+    """Everything that was loaded before this worker came is loaded in it too: it may take requests."""
+
+
+class Quit(Message, tag="quit"):
+    pass
+
+
+WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | DropKernel | Open | Quit
+
+# ---- worker → host ---------------------------------------------------------------------------------------------------
+
+
+class Ready(Message, tag="ready"):
+    pid: int
+
+
+class Loaded(Message, tag="loaded"):
+    line: int
+    generation: int
+    inputs: list[Spec] = []
+    outputs: list[Spec] = []
+    pure: bool = False
+    seconds: float = 0.0
+    error: Failure | None = None
+
+
+class Dropped(Message, tag="dropped"):
+    what: str
+    index: int
+    epoch: int
+
+
+class Spilled(Message, tag="spilled"):
+    record: int
+    generation: int
+    nbytes: int
+    layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
+
+
+WorkerReport = Ready | Loaded | Dropped | Spilled
+
+_encoder = msgspec.msgpack.Encoder()
+decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+decode_order = msgspec.msgpack.Decoder(WorkerOrder).decode
+decode_report = msgspec.msgpack.Decoder(WorkerReport).decode
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One datagram. Raises InvalidArgument when it would not fit."""
+    data = _encoder.encode(message)
+    if len(data) > MAX_MESSAGE:
+        raise InvalidArgument(f"control message of {len(data)} bytes, expected at most {MAX_MESSAGE}")
+    return data
+
+
+def failure_of(error: BaseException) -> Failure:
+    """How an error travels. Errors that are not Teal's arrive as InternalError with their type's name."""
+    if isinstance(error, TealError):
+        return Failure(type(error).__name__, str(error))
+    return Failure("InternalError", f"{type(error).__name__}: {error}")
+
+
+def raise_failure(failure: Failure) -> None:
+    raise from_core(failure.kind, failure.message)
+
+
+@dataclass(slots=True)
+class Datagram:
+    """A received message: its bytes and the descriptors that came with it (closed by ``close`` unless taken)."""
+
+    data: bytes
+    fds: list[int] = field(default_factory=list)
+
+    def take_fd(self) -> int:
+        """The next descriptor. Raises InvalidArgument when there is none."""
+        if not self.fds:
+            raise InvalidArgument("the message should have come with a file descriptor")
+        return self.fds.pop(0)
+
+    def close(self) -> None:
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+def send(sock: socket.socket, message: msgspec.Struct, fds: tuple[int, ...] = ()) -> None:
+    """Sends one message with descriptors (which stay the caller's)."""
+    data = encode(message)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+
+
+def send_reply(sock: socket.socket, reply: Reply, fds: tuple[int, ...] = ()) -> None:
+    """Sends a reply of any size: a body too large for a datagram travels as a sealed file."""
+    data = _encoder.encode(reply)
+    if len(data) <= MAX_MESSAGE:
+        send(sock, reply, fds)
+        return
+    fd = _core.sealed_file("teal:reply", _encoder.encode(reply.body))
+    try:
+        send(sock, Reply(reply.id, None, None, True), (fd, *fds))
+    finally:
+        os.close(fd)
+
+
+def body_of(reply: Reply, datagram: Datagram) -> Any:
+    """The reply's body, wherever it is. Raises the error the reply carries."""
+    if reply.error is not None:
+        raise from_core(reply.error.kind, reply.error.message)
+    if not reply.in_file:
+        return reply.body
+    with open(datagram.take_fd(), "rb") as file:
+        return msgspec.msgpack.decode(file.read())
+
+
+def receive(sock: socket.socket) -> Datagram | None:
+    """The next message, or None at the end of the connection. Raises BlockingIOError on a non-blocking socket."""
+    space = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+    data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE + 1, space, socket.MSG_CMSG_CLOEXEC)
+    datagram = Datagram(data)
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array.array("i")
+            numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+            datagram.fds.extend(numbers)
+    if not data:
+        datagram.close()
+        return None
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        datagram.close()
+        raise InvalidArgument(
+            f"control message longer than {MAX_MESSAGE} bytes, or with more than {MAX_FDS} descriptors"
+        )
+    return datagram

@@ -1,0 +1,97 @@
+"""The protocol that a resident kernel implements.
+
+A kernel is one loaded model version inside one worker. ``bind(slot)`` is called once for each slot that calls it (and
+again
+when the slot's shapes or places change) and returns a callable that runs the request in place; whatever can be
+prepared for
+these addresses and shapes is prepared there. The callable takes nothing and returns ``None`` when every output was
+written
+in place, or a list with one entry per output: an array, ``(shape, packed bytes)`` for BYTES, or ``None`` for "in
+place".
+Everything runs in the worker's one thread. Exceptions become KernelFailed at the caller, with type and text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from teal._core import WorkerSlot
+from teal.errors import InvalidArgument
+from teal.host.wire import Spec
+
+Outcome = Sequence[Any] | None
+
+
+class Kernel(Protocol):
+    """inputs, outputs: signature, in the order of the descriptor. pure: running it twice cannot be noticed."""
+
+    inputs: list[Spec]
+    outputs: list[Spec]
+    pure: bool
+
+    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
+        """The callable that runs a request of this slot. Raises InvalidArgument when its tensors do not suit."""
+        ...
+
+    def close(self) -> None:
+        """Gives up what the kernel holds. No binding of it is used afterwards."""
+        ...
+
+
+@dataclass(slots=True)
+class Source:
+    """Where a kernel comes from: its name, a path or reference, and the sealed bytes of its file if it has one."""
+
+    name: str
+    reference: str
+    fd: int | None = None
+    threads: int | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> None:
+    """Raises InvalidArgument unless the slot's inputs and outputs suit the signature. Symbolic extents must agree."""
+    if len(slot.inputs) != len(specs):
+        raise InvalidArgument(f"{len(slot.inputs)} inputs, expected {len(specs)}", path="$.inputs")
+    extents: dict[str, int] = {}
+    for i, (spec, tensor) in enumerate(zip(specs, slot.inputs, strict=True)):
+        path = f"$.inputs[{i}]"
+        if tensor is None:
+            if not spec.optional:
+                raise InvalidArgument(f"input {spec.name!r} is missing", path=path)
+            continue
+        if spec.dtype is not None and tensor.dtype != spec.dtype:
+            raise InvalidArgument(f"{tensor.dtype}, expected {spec.dtype}", path=f"{path}.dtype")
+        check_shape(spec, tensor.shape, extents, path)
+
+
+def check_shape(spec: Spec, shape: Sequence[int], extents: dict[str, int], path: str) -> None:
+    """Raises InvalidArgument unless the shape suits the spec; learns symbolic extents into ``extents``."""
+    if spec.shape is None:
+        return
+    if len(shape) != len(spec.shape):
+        raise InvalidArgument(
+            f"rank {len(shape)}, input {spec.name!r} expects rank {len(spec.shape)}", path=f"{path}.shape"
+        )
+    for axis, (extent, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
+        if isinstance(wanted, int) and extent != wanted:
+            raise InvalidArgument(f"{extent}, input {spec.name!r} expects {wanted}", path=f"{path}.shape[{axis}]")
+        if isinstance(wanted, str) and extents.setdefault(wanted, extent) != extent:
+            raise InvalidArgument(
+                f"{extent}, but {wanted!r} is {extents[wanted]} in another input", path=f"{path}.shape[{axis}]"
+            )
+
+
+def load_kernel(kind: str, source: Source) -> Kernel:
+    """Makes the kernel of this kind. Raises NotFound, InvalidArgument or KernelFailed, naming the part of the source."""
+    if kind == "onnx":
+        from teal.kernel.onnx import OnnxKernel
+
+        return OnnxKernel(source)
+    if kind == "function":
+        from teal.kernel.function import FunctionKernel
+
+        return FunctionKernel(source)
+    raise InvalidArgument(f"kernel kind {kind!r}, expected onnx, function or builtin", path="$.kernel")

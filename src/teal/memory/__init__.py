@@ -1,0 +1,1 @@
+"""Shared memory as people meet it: tensors and the report of what is still on loan."""
