@@ -85,7 +85,7 @@ def check_shape(spec: Spec, shape: Sequence[int], extents: dict[str, int], path:
 
 
 def load_kernel(kind: str, source: Source) -> Kernel:
-    """Makes the kernel of this kind. Raises NotFound, InvalidArgument or KernelFailed, naming the part of the source."""
+    """Makes the kernel of this kind. Raises NotFound, InvalidArgument or KernelFailed, naming what is wrong."""
     if kind == "onnx":
         from teal.kernel.onnx import OnnxKernel
 
