@@ -60,7 +60,7 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 stubs: $(STAMP)
-	@$(BIN)/python -m nanobind.stubgen -q -m teal._core -o src/teal/_core.pyi
+	@$(BIN)/python -m nanobind.stubgen -q -p core/bindings/stubs.pat -m teal._core -o src/teal/_core.pyi
 
 clean:
 	rm -rf build $(VENV) .venv-bench

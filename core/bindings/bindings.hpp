@@ -13,6 +13,8 @@ void bind_cpu(nb::module_& m);
 void bind_tensor(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_client(nb::module_& m);
+void bind_slot(nb::module_& m);
+void bind_measure(nb::module_& m);
 void bind_host(nb::module_& m);
 void bind_worker(nb::module_& m);
 

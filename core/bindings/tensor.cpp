@@ -350,10 +350,10 @@ void bind_tensor(nb::module_& m) {
         .def_prop_ro("released", [](const Tensor& t) { return t.released; }, "True after release().")
         .def_prop_ro("address", [](const Tensor& t) { t.check_usable(); return reinterpret_cast<std::uint64_t>(t.data); }, "Address of the first byte in this process.")
         .def_prop_ro("exports", [](const Tensor& t) { return t.exports; }, "Buffers and capsules of it that are still out.")
-        .def("numpy", [](nb::handle self) { return to_numpy(self); }, nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
+        .def("numpy", [](nb::handle self) { return to_numpy(self); }, nb::sig("def numpy(self) -> NDArray[typing.Any]"),
              "A NumPy view, no copy (BYTES: a copy, an object array of bytes). Raises Closed after release().")
         .def("__array__", &array_protocol, nb::arg("dtype") = nb::none(), nb::kw_only(), nb::arg("copy") = nb::none(),
-             nb::sig("def __array__(self, dtype: typing.Any = None, *, copy: bool | None = None) -> numpy.typing.NDArray[typing.Any]"))
+             nb::sig("def __array__(self, dtype: typing.Any = None, *, copy: bool | None = None) -> NDArray[typing.Any]"))
         .def("__dlpack__",
              [](nb::handle self, nb::object, nb::object max_version, nb::object device, nb::object copy) { return to_dlpack(self, max_version, device, copy); },
              nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),

@@ -25,12 +25,20 @@
 
 namespace teal::tests {
 
-// A kernel made of one function, called with its first input and output (8 bytes each).
+// A kernel made of one function of one int64.
 class Lambda final : public Kernel {
 public:
     using Body = std::function<bool(const std::int64_t& in, std::int64_t& out, Run& run)>;
     explicit Lambda(Body body) : body_(std::move(body)) {}
-    std::unique_ptr<Binding> bind(const Run& run, std::string&) override {
+    std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
+        const Descriptor& d = *run.descriptor;
+        const auto fits = [](const std::vector<TensorDesc>& list) {
+            return list.size() == 1 && list[0].flags == 0 && static_cast<Dtype>(list[0].dtype) == Dtype::i64 && list[0].nbytes == 8;
+        };
+        if (!fits(d.inputs) || !fits(d.outputs)) {
+            error = "$.inputs: expected one int64 in and one out";
+            return nullptr;
+        }
         struct One final : Binding {
             Body body;
             const std::int64_t* in = nullptr;
@@ -39,8 +47,8 @@ public:
         };
         auto one = std::make_unique<One>();
         one->body = body_;
-        one->in = reinterpret_cast<const std::int64_t*>(run.address(run.descriptor->inputs[0]));
-        one->out = reinterpret_cast<std::int64_t*>(run.address(run.descriptor->outputs[0]));
+        one->in = reinterpret_cast<const std::int64_t*>(run.address(d.inputs[0]));
+        one->out = reinterpret_cast<std::int64_t*>(run.address(d.outputs[0]));
         return one;
     }
 

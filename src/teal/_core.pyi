@@ -1,8 +1,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy.typing
 
+from numpy.typing import NDArray
 
 ABI_VERSION: int = 1
 
@@ -85,12 +85,12 @@ class Tensor:
     def exports(self) -> int:
         """Buffers and capsules of it that are still out."""
 
-    def numpy(self) -> numpy.typing.NDArray[Any]:
+    def numpy(self) -> NDArray[Any]:
         """
         A NumPy view, no copy (BYTES: a copy, an object array of bytes). Raises Closed after release().
         """
 
-    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> numpy.typing.NDArray[Any]: ...
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]: ...
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
         """
@@ -412,3 +412,11 @@ class Worker:
         """Until quit()."""
 
     def quit(self) -> None: ...
+
+def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
+    """Nanoseconds of each bare round trip between two cores: the floor."""
+
+def measure_call(slot: Slot, n: int) -> list[int]:
+    """
+    Nanoseconds of each of n identity calls on this slot, timed in the core.
+    """

@@ -126,7 +126,7 @@ class Control:
             else:
                 dtype, shape, _ = _core.describe(output)
                 flat = np.ascontiguousarray(output).reshape(-1).view(np.uint8)
-                pieces.append((index, dtype, list(shape), memoryview(flat)))
+                pieces.append((index, dtype, list(shape), flat.data))
         layout: list[tuple[int, str, list[int], int, int]] = []
         offset = _ALIGN
         for index, dtype, extents, raw in pieces:

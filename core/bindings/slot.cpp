@@ -1,0 +1,243 @@
+// The client's seam for calls: SlotHome, Slot, Call.
+//
+// Theory of operation: what repeats is prepared. A Slot carries the tensors of one call; Call is a Slot whose outputs object
+// was made once, so calling it crosses from Python into C++ and back exactly once. Waiting spins a few microseconds with the
+// GIL held (shorter than the time it takes to give it away and get it back), then without.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+
+#include "bindings/bindings.hpp"
+#include "bindings/slot.hpp"
+
+namespace teal {
+namespace {
+
+std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
+    std::vector<TensorPlan> plans;
+    for (const nb::tuple& item : list) {  // (dtype name, shape or None, capacity, flags)
+        TensorPlan plan;
+        plan.flags = nb::cast<std::uint16_t>(item[3]);
+        const auto name = nb::cast<std::string>(item[0]);
+        plan.dtype = dtype_from_name(name);
+        if (plan.dtype == Dtype::none && (plan.flags & tensor_absent) == 0) throw Error(Code::invalid_argument, "dtype '" + name + "' is not one of Teal's");
+        if (item[1].is_none()) plan.flags |= tensor_unplanned;
+        else plan.shape = nb::cast<std::vector<std::int64_t>>(item[1]);
+        plan.capacity = nb::cast<std::uint64_t>(item[2]);
+        plans.push_back(std::move(plan));
+    }
+    return plans;
+}
+
+nb::object input_tensor(nb::handle self, std::size_t index) {
+    const Slot& s = *nb::inst_ptr<Slot>(self);
+    const TensorDesc& desc = s.tensor(index, false);
+    if ((desc.flags & tensor_absent) != 0) return nb::none();
+    nb::object object = make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
+    Tensor* tensor = nb::inst_ptr<Tensor>(object);
+    tensor->slot = nb::borrow(self);
+    tensor->position = static_cast<std::uint32_t>(index);
+    return object;
+}
+
+// Output `index` as the worker left it (its shape may be news to us).
+nb::object ended_output(const Slot& s, std::size_t index) {
+    TensorDesc desc = s.tensor(index, true);
+    if ((desc.flags & tensor_absent) != 0) return nb::none();
+    if ((flags_of(s.word()) & word_reshaped) != 0) {
+        TensorDesc seen;
+        const std::size_t at = s.slot->inputs.size() + index;
+        std::memcpy(&seen, s.slot->base + s.slot->offset + sizeof(DescriptorHeader) + at * sizeof(TensorDesc), sizeof seen);
+        std::uint64_t count = 0;
+        std::uint64_t bytes = 0;
+        // The worker is trusted, but these bytes also lie in memory of ours that a bug of ours could spoil.
+        if (!dtype_known(seen.dtype) || seen.rank > max_rank || !tensor_bytes(static_cast<Dtype>(seen.dtype), seen.shape, seen.rank, count, bytes) ||
+            seen.nbytes > desc.capacity || (static_cast<Dtype>(seen.dtype) == Dtype::bytes ? seen.nbytes < bytes : seen.nbytes != bytes))
+            throw Error(Code::internal_error, "the worker's description of output " + std::to_string(index) + " makes no sense");
+        desc.dtype = seen.dtype;
+        desc.rank = seen.rank;
+        desc.nbytes = seen.nbytes;
+        std::memcpy(desc.shape, seen.shape, sizeof desc.shape);
+    }
+    nb::object object = make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
+    nb::inst_ptr<Tensor>(object)->view = s.slot->views;
+    return object;
+}
+
+// This slot, or one with outputs of its own on the same inputs when somebody still looks at this one's; None: no room.
+nb::object ready(nb::handle self) {
+    const Slot& s = *nb::inst_ptr<Slot>(self);
+    std::shared_ptr<ClientSlot> found = s.session->ready(s.slot);
+    if (!found) return nb::none();
+    if (found == s.slot) return nb::borrow(self);
+    auto* other = new Slot(s.session, s.stats, s.home, s.model, s.version);
+    other->slot = std::move(found);
+    other->elder = s.elder ? s.elder : s.slot;
+    return nb::cast(other, nb::rv_policy::take_ownership);
+}
+
+void write_input(Slot& s, std::size_t index, nb::handle array) {
+    const TensorDesc& planned = s.tensor(index, false);
+    const Source source = source_of(array);
+    if (static_cast<std::uint8_t>(source.dtype) != planned.dtype)
+        throw Error(Code::invalid_argument, "dtype " + std::string(dtype_info(source.dtype).name) + ", expected " +
+                    std::string(dtype_info(static_cast<Dtype>(planned.dtype)).name));
+    if (source.nbytes != planned.nbytes || source.shape.size() != planned.rank)
+        throw Error(Code::invalid_argument, "array of " + std::to_string(source.nbytes) + " bytes, the slot expects " + std::to_string(planned.nbytes));
+    const std::uint64_t start = ticks();
+    copy_source(source, s.slot->base + planned.offset);
+    const auto took = static_cast<std::uint64_t>(ticks_to_ns(ticks() - start));
+    s.stats->copy.add(took);
+    s.session->map().histograms()->copy.add(took);
+    ++s.stats->copies_in;
+    s.stats->bytes_in += source.nbytes;
+}
+
+// A BYTES input: `packed` is the offset table and the bytes, already in Teal's layout.
+void write_packed(Slot& s, std::size_t index, nb::bytes packed) {
+    TensorDesc& planned = s.tensor(index, false);
+    if (packed.size() > planned.capacity)
+        throw Error(Code::invalid_argument, std::to_string(packed.size()) + " bytes of strings, the slot has room for " + std::to_string(planned.capacity));
+    std::memcpy(s.slot->base + planned.offset, packed.data(), packed.size());
+    planned.nbytes = packed.size();
+    s.store(index, false);
+    ++s.stats->copies_in;
+    s.stats->bytes_in += packed.size();
+}
+
+std::string message_of(const Slot& s) {
+    if ((flags_of(s.word()) & word_message) == 0) return {};
+    const std::byte* block = s.slot->base + s.slot->offset;
+    DescriptorHeader head;
+    std::memcpy(&head, block, sizeof head);
+    const std::size_t at = sizeof head + (s.slot->inputs.size() + s.slot->outputs.size()) * sizeof(TensorDesc);
+    if (head.message_size > max_message || head.message_size > head.message_capacity) return {};
+    return std::string(reinterpret_cast<const char*>(block + at), head.message_size);
+}
+
+struct Call {
+    nb::object slot_object;
+    nb::object outputs;
+    nb::object on_other_end;  // called with the slot when it did not end plainly; returns the outputs or raises
+    Slot* slot = nullptr;
+    std::uint64_t timeout_ns = 0;
+    std::int32_t priority = 0;
+
+    nb::object run() {
+        const std::uint64_t deadline = timeout_ns == 0 ? 0 : static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns;
+        slot->submit(priority, deadline);
+        slot->wait(0);
+        if (slot->plain_success()) return outputs;
+        return on_other_end(slot_object);
+    }
+};
+
+nb::object result_tuple(const Slot& s) {
+    const std::uint64_t word = s.word();
+    const CompletionLine& line = *s.slot->line;
+    return nb::make_tuple(static_cast<unsigned>(state_of(word)), static_cast<unsigned>(reason_of(word)), line.detail.load(std::memory_order_relaxed),
+                          line.version.load(std::memory_order_relaxed), line.copied_in.load(std::memory_order_relaxed),
+                          line.copied_out.load(std::memory_order_relaxed));
+}
+
+nb::object loan(const Home& home) {
+    std::shared_ptr<ClientSlot> loaned = home.home->loan();
+    if (!loaned) return nb::none();
+    auto* slot = new Slot(home.home->session_pointer(), home.stats, home.home.get(), home.model, home.version);
+    slot->slot = std::move(loaned);
+    return nb::cast(slot, nb::rv_policy::take_ownership);
+}
+
+}  // namespace
+
+void bind_slot(nb::module_& m) {
+    nb::class_<Stats>(m, "ModelStats", "Counters and histograms of one Model object in this process.")
+        .def(nb::init<>())
+        .def_ro("requests", &Stats::requests)
+        .def_ro("copies_in", &Stats::copies_in)
+        .def_ro("bytes_in", &Stats::bytes_in)
+        .def("histogram", [](const Stats& s, const std::string& stage) {
+            return histogram_list(stage == "wake" ? s.wake : stage == "copy" ? s.copy : s.total);
+        }, nb::sig("def histogram(self, stage: str) -> list[tuple[int, int]]"), "(nanoseconds, count) of each bucket that is not empty.");
+    nb::class_<Home>(m, "SlotHome", "Loans slots of one model and one set of shapes.")
+        .def("__init__",
+             [](Home* self, std::shared_ptr<ClientSession> session, std::shared_ptr<Stats> stats, std::uint32_t model, std::uint32_t version,
+                const std::vector<nb::tuple>& inputs, const std::vector<nb::tuple>& outputs, std::size_t keep) {
+                 new (self) Home{std::make_shared<SlotHome>(std::move(session), plans_of(inputs), plans_of(outputs), keep), std::move(stats), model, version};
+             },
+             nb::arg("session"), nb::arg("stats"), nb::arg("model"), nb::arg("version"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("keep") = 64,
+             nb::sig("def __init__(self, session: Session, stats: ModelStats, model: int, version: int, inputs: list[tuple[str, tuple[int, ...] | None, int, int]], "
+                     "outputs: list[tuple[str, tuple[int, ...] | None, int, int]], keep: int = 64) -> None"))
+        .def("loan", &loan, nb::sig("def loan(self) -> Slot | None"), "A slot, or None when the session's regions have no room for one.")
+        .def("made", [](const Home& h, const Slot& s) { return s.home == h.home.get(); }, nb::arg("slot"))
+        .def("forget_idle", [](Home& h) { h.home->forget_idle(); }, "Gives the memory of idle slots back.");
+    nb::class_<Slot>(m, "Slot", "Memory and completion line of one call, on loan.")
+        .def("input", &input_tensor, nb::sig("def input(self, index: int, /) -> Tensor | None"))
+        .def("ready", &ready, nb::sig("def ready(self) -> Slot | None"), "This slot, or a sibling when its outputs are still looked at; None: no room.")
+        .def("output", &ended_output, nb::sig("def output(self, index: int, /) -> Tensor | None"))
+        .def("write", &write_input, nb::sig("def write(self, index: int, array: typing.Any, /) -> None"), "Copies an array into input `index`; counted.")
+        .def("write_packed", &write_packed, nb::sig("def write_packed(self, index: int, packed: bytes, /) -> None"))
+        .def("place_of", [](nb::handle self, const Tensor& t) { return t.slot.is(self) ? static_cast<int>(t.position) : -1; },
+             nb::sig("def place_of(self, tensor: Tensor, /) -> int"), "Which input of this slot the tensor is, or -1.")
+        .def_prop_ro("n_given", [](const Slot& s) {
+            std::size_t given = 0;
+            for (const TensorDesc& tensor : s.slot->inputs) given += (tensor.flags & tensor_absent) == 0 ? 1 : 0;
+            return given;
+        })
+        .def_ro("model", &Slot::model)
+        .def_prop_ro("nbytes", [](const Slot& s) {
+            std::uint64_t total = 0;
+            for (const auto* list : {&s.slot->inputs, &s.slot->outputs})
+                for (const TensorDesc& tensor : *list) total += tensor.capacity + tensor_align;
+            return total + descriptor_bytes(s.slot->inputs.size(), s.slot->outputs.size(), max_message);
+        }, "An upper bound of the shared memory it takes.")
+        .def("submit", &Slot::submit, nb::arg("priority"), nb::arg("deadline_ns"))
+        .def("wait", &Slot::wait, nb::arg("until_ns"), "True when the request has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.")
+        .def("ended", [](Slot& s) {
+            if (s.slot->submitted && !ClientSession::ended(*s.slot) && s.deadline_ns != 0 && static_cast<std::uint64_t>(monotonic_ns()) >= s.deadline_ns)
+                s.session->cancel(*s.slot, State::expired, Reason::deadline);
+            const bool ended = s.slot->submitted && ClientSession::ended(*s.slot);
+            if (ended) s.count_end();
+            return ended;
+        })
+        .def("plain_success", &Slot::plain_success)
+        .def("cancel", [](Slot& s) {
+            check_not_forked(s.forks);
+            return s.session->cancel(*s.slot, State::cancelled, Reason::client_cancelled);
+        })
+        .def("running", [](const Slot& s) {
+            const std::uint64_t word = s.word();
+            return generation_of(word) == (s.slot->generation & generation_mask) && state_of(word) == State::running;
+        })
+        .def("quiescent", [](const Slot& s) { return ClientSession::quiescent(*s.slot); })
+        .def("result", &result_tuple, nb::sig("def result(self) -> tuple[int, int, int, int, int, int]"), "(state, reason, detail, version, bytes copied in, out)")
+        .def("message", &message_of)
+        .def_prop_ro("generation", [](const Slot& s) { return s.slot->generation; })
+        .def_prop_ro("index", [](const Slot& s) { return s.slot->index; })
+        .def_prop_ro("n_inputs", [](const Slot& s) { return s.slot->inputs.size(); })
+        .def_prop_ro("n_outputs", [](const Slot& s) { return s.slot->outputs.size(); });
+    nb::class_<Call>(m, "Call", "A prepared call: inputs and outputs stay where they are, one crossing into C++ a call.")
+        .def("__init__",
+             [](Call* self, nb::object slot, nb::object outputs, nb::object on_other_end, std::uint64_t timeout_ns, std::int32_t priority) {
+                 new (self) Call{slot, std::move(outputs), std::move(on_other_end), nb::cast<Slot*>(slot), timeout_ns, priority};
+             },
+             nb::arg("slot"), nb::arg("outputs"), nb::arg("on_other_end"), nb::arg("timeout_ns"), nb::arg("priority"),
+             nb::sig("def __init__(self, slot: Slot, outputs: typing.Any, on_other_end: typing.Callable[[Slot], typing.Any], timeout_ns: int, priority: int) -> None"))
+        .def("__call__", &Call::run, nb::sig("def __call__(self) -> typing.Any"), "Runs the request and returns the outputs object, the same one every time.")
+        .def_ro("outputs", &Call::outputs, nb::sig("def outputs(self) -> typing.Any"))
+        .def_ro("slot", &Call::slot_object, nb::sig("def slot(self) -> Slot"))
+        .def_prop_ro("last_run_ns", [](const Call& c) {
+            const CompletionLine& line = *c.slot->slot->line;
+            const std::uint64_t started = line.started.load(std::memory_order_relaxed);
+            const std::uint64_t ended = line.ended.load(std::memory_order_relaxed);
+            return ended > started ? ticks_to_ns(ended - started) : 0;
+        }, "Nanoseconds the last run spent in the kernel, in the worker.");
+    m.def("slot_of", [](const Tensor& t) { return t.slot.is_valid() ? t.slot : nb::none(); }, nb::sig("def slot_of(tensor: Tensor, /) -> Slot | None"),
+          "The slot that the tensor is an input of.");
+}
+
+}  // namespace teal

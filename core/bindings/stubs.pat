@@ -1,0 +1,3 @@
+# Names that the signatures in core/bindings use and nanobind's stub generator does not import by itself.
+teal._core.__prefix__:
+    from numpy.typing import NDArray
