@@ -26,7 +26,7 @@ SWITCHED = tuple(f"mlp{i}" for i in range(8))
 def identity_inputs(model: Any, nbytes: int) -> Any:
     """New inputs of the identity model in shared memory, filled; nbytes in all."""
     name = model.inputs[0].name
-    x = model.new_inputs(**{name: (nbytes,)})
+    x = model.new_inputs(**{name: ("uint8", (nbytes,))})
     x[name].numpy()[...] = np.frombuffer(work.payload(nbytes), np.uint8)
     return x
 

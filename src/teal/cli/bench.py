@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -47,4 +48,4 @@ def call(as_json: bool, quick: bool, venv: Path | None) -> None:
     if as_json:
         click.echo(report.as_json())
     else:
-        Console().print(report.as_table())
+        Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())

@@ -80,7 +80,10 @@ class Model:
         made = {}
         for spec in self.inputs:
             shape = sizes.get(spec.name) or tuple(sizes.get(size, size) for size in spec.shape)
-            made[spec.name] = Tensor(np.zeros(shape, spec.dtype))
+            dtype = spec.dtype
+            if len(shape) == 2 and isinstance(shape[0], str):
+                dtype, shape = shape
+            made[spec.name] = Tensor(np.zeros(shape, dtype))
         return made
 
     def prepare(self, **inputs: Any) -> Prepared:
@@ -125,6 +128,12 @@ class Host:
         if name not in self._loaded():
             raise NotFound(f"no model {name!r}")
         return Model(self._loaded()[name])
+
+    def __enter__(self) -> "Host":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass  # only attached ones are used so
 
     def statistics(self) -> SimpleNamespace:
         return SimpleNamespace(pid=getpid(), workers=(SimpleNamespace(pid=self._worker.pid),))
