@@ -1,0 +1,69 @@
+"""`teal load`: makes a model resident in a running host."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from teal.cli import draw, options
+
+if TYPE_CHECKING:
+    from teal.host.records import ModelInfo
+
+
+@click.command("load", short_help="Load a model into a running host.")
+@click.argument("name")
+@click.argument("source", required=False)
+@click.option("--version", type=int, metavar="N", help="Pin this number beside the others [default: replace]")
+@click.option("--threads", type=int, metavar="N", help="Threads of the engine [default: the host's]")
+@click.option("--kernel", metavar="KIND", help="onnx, function or builtin [default: as the source is written]")
+@click.option("--idempotent/--no-idempotent", default=None, help="May run again if a worker dies [default: if pure]")
+@click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
+@options.host_option
+@options.json_option
+def command(
+    name: str,
+    source: str | None,
+    version: int | None,
+    threads: int | None,
+    kernel: str | None,
+    idempotent: bool | None,
+    engine: tuple[str, ...],
+    host: str | None,
+    as_json: bool,
+) -> None:
+    """Load a model into a running host, or replace it under load, losing no request.
+
+    SOURCE is a path of an .onnx file, builtin:identity (sum, sleep, spin), or package.module:callable, which the host's
+    own Python must be able to import. Without SOURCE the host looks into its --repository.
+
+    \b
+    Examples:
+      teal load minilm model.onnx
+      teal load minilm model.onnx --threads 1 --option session.intra_op.allow_spinning=0
+      teal load echo builtin:identity --json
+    """
+    settings = options.pairs(engine, "--option")
+    with (
+        options.reach(host) as reached,
+        draw.progress(f"loading {draw.printable(name)[:80]}", silent=as_json),
+    ):
+        info = reached.load(
+            name, source, version=version, kernel=kernel, idempotent=idempotent, threads=threads, options=settings
+        ).info
+    if as_json:
+        draw.emit(asdict(info))
+    else:
+        _draw(info)
+
+
+def _draw(info: ModelInfo) -> None:
+    console = draw.console()
+    kind = info.kernel if info.kernel == "onnx" else draw.printable(f"{info.kernel} {info.source}")
+    weight = f", {draw.size(info.bytes)}" if info.bytes else ""
+    console.print(f"{info.name} version {info.version}: {kind}{weight}, loaded in {draw.lasted(info.seconds)}")
+    for word, specs in (("in", info.inputs), ("out", info.outputs)):
+        for spec in specs:
+            console.print(f"  {word:3}  {draw.tensor(spec)}")

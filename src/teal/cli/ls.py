@@ -1,0 +1,39 @@
+"""`teal ls`: what is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from teal.cli import draw, options
+
+
+@click.command("ls", short_help="List the models of a running host.")
+@options.host_option
+@options.json_option
+def command(host: str | None, as_json: bool) -> None:
+    """List the models of a running host, every version of them. New calls go to the version marked *.
+
+    \b
+    Examples:
+      teal ls
+      teal ls --json | jq -r '.models[] | select(.current) | .name'
+    """
+    with options.reach(host) as reached:
+        models = sorted(reached.models(), key=lambda m: (m.name, m.version))
+        address = reached.address
+    if as_json:
+        draw.emit({"address": address, "models": [asdict(m) for m in models]})
+        return
+    if not models:
+        click.echo("no models are loaded; load one with `teal load NAME SOURCE`")
+        return
+    numbers = ("version", "size")
+    table = draw.table(("name", "version", "kernel", "pool", "size", "digest", "signature"), right=numbers)
+    for m in models:
+        number = f"{m.version}{'*' if m.current else ' '}"
+        kind = m.kernel if m.kernel == "onnx" else draw.printable(f"{m.kernel} {m.source}")
+        weight = draw.size(m.bytes) if m.bytes else "-"
+        draw.row(table, m.name, number, kind, m.pool, weight, m.digest[:12] or "-", draw.signature(m))
+    draw.console().print(table)
