@@ -55,12 +55,7 @@ template <class Managed>
 nb::object capsule(Tensor& tensor, nb::handle self, const char* name, PyCapsule_Destructor destructor) {
     auto exported = std::make_unique<Export<Managed>>();
     exported->shape = tensor.shape;
-    exported->strides.resize(tensor.shape.size());
-    std::int64_t stride = 1;
-    for (std::size_t i = tensor.shape.size(); i-- > 0;) {
-        exported->strides[i] = stride;
-        stride *= tensor.shape[i] > 0 ? tensor.shape[i] : 1;
-    }
+    exported->strides = packed_strides(tensor.shape, 1);
     const DtypeInfo& info = dtype_info(tensor.dtype);
     DLTensor& dl = exported->managed.tensor;
     dl.data = tensor.data;

@@ -53,6 +53,26 @@ nb::dict session_dict(const Pool& pool, std::uint32_t index) {
     return d;
 }
 
+nb::dict client_stages(Sweeper& sweeper, std::uint32_t session) {
+    nb::dict by_model;
+    const ClientStages* stages = sweeper.client_stages(session);
+    if (stages == nullptr) return by_model;
+    for (std::uint32_t i = 0; i < stages_per_session; ++i) {
+        const ClientStages& s = stages[i];
+        const std::uint32_t model = s.model.load(std::memory_order_relaxed);
+        if (model == 0 && i + 1 < stages_per_session) continue;
+        nb::dict d;
+        d["requests"] = s.requests.load(std::memory_order_relaxed);
+        d["copies_in"] = s.copies_in.load(std::memory_order_relaxed);
+        d["bytes_in"] = s.bytes_in.load(std::memory_order_relaxed);
+        d["copy"] = histogram_list(s.copy);
+        d["wake"] = histogram_list(s.wake);
+        d["total"] = histogram_list(s.total);
+        by_model[nb::int_(model == 0 || i + 1 == stages_per_session ? -1 : static_cast<int>(model - 1))] = d;
+    }
+    return by_model;
+}
+
 std::shared_ptr<Sweeper> make_sweeper(std::uint64_t idle_ns) { return std::make_shared<Sweeper>(Pool::create(idle_ns)); }
 
 using released = nb::call_guard<nb::gil_scoped_release>;
@@ -83,11 +103,8 @@ void bind_host(nb::module_& m) {
         .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
         .def("free_version", &Sweeper::free_version, nb::arg("line"))
         .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
-        .def("client_histogram", [](Sweeper& s, std::uint32_t session, const std::string& stage) {
-            const ClientHistograms* h = s.client_histograms(session);
-            if (h == nullptr) return nb::list();
-            return histogram_list(stage == "wake" ? h->wake : stage == "copy" ? h->copy : h->total);
-        }, nb::arg("session"), nb::arg("stage"), nb::sig("def client_histogram(self, session: int, stage: str) -> list[tuple[int, int]]"))
+        .def("client_stages", &client_stages, nb::arg("session"), nb::sig("def client_stages(self, session: int) -> dict[int, dict[str, typing.Any]]"),
+             "By index of the model (-1: all that found no room of their own): requests, copies_in, bytes_in, and the buckets of copy, wake, total.")
         .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail) {
             Sweeper::Buried buried{};
             {

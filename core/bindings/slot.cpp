@@ -13,13 +13,14 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/slot.hpp"
+#include "cpu/clock.hpp"
 
 namespace teal {
 namespace {
 
 std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
     std::vector<TensorPlan> plans;
-    for (const nb::tuple& item : list) {  // (dtype name, shape or None, capacity, flags)
+    for (const nb::tuple& item : list) {  // (dtype name, shape or None, capacity, flags[, input it lies in])
         TensorPlan plan;
         plan.flags = nb::cast<std::uint16_t>(item[3]);
         const auto name = nb::cast<std::string>(item[0]);
@@ -28,6 +29,7 @@ std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
         if (item[1].is_none()) plan.flags |= tensor_unplanned;
         else plan.shape = nb::cast<std::vector<std::int64_t>>(item[1]);
         plan.capacity = nb::cast<std::uint64_t>(item[2]);
+        if (nb::len(item) > 4 && !item[4].is_none()) plan.in_place = nb::cast<std::int32_t>(item[4]);
         plans.push_back(std::move(plan));
     }
     return plans;
@@ -63,24 +65,41 @@ nb::object ended_output(const Slot& s, std::size_t index) {
         desc.nbytes = seen.nbytes;
         std::memcpy(desc.shape, seen.shape, sizeof desc.shape);
     }
-    nb::object object = make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
+    // An output in place lies where the inputs are: with the elder of a sibling.
+    const std::shared_ptr<ClientSlot>& owner = s.slot->in_place[index] >= 0 && s.elder ? s.elder : s.slot;
+    nb::object object = make_tensor(desc, owner->base, owner->memory, owner, false);
     nb::inst_ptr<Tensor>(object)->view = s.slot->views;
     return object;
 }
 
-// This slot, or one with outputs of its own on the same inputs when somebody still looks at this one's; None: no room.
+// All outputs of a request that has ended, in order. From here on the tensors keep the memory.
+nb::list ended_outputs(Slot& s) {
+    nb::list tensors;
+    for (std::size_t i = 0; i < s.slot->outputs.size(); ++i) tensors.append(ended_output(s, i));
+    s.claim.reset();
+    return tensors;
+}
+
+// This slot, or one with outputs of its own on the same inputs when those of this one are looked at, or still to be taken by
+// the call before; None: no room.
 nb::object ready(nb::handle self) {
-    const Slot& s = *nb::inst_ptr<Slot>(self);
+    Slot& s = *nb::inst_ptr<Slot>(self);
+    check_not_forked(s.forks);
     std::shared_ptr<ClientSlot> found = s.session->ready(s.slot);
     if (!found) return nb::none();
-    if (found == s.slot) return nb::borrow(self);
-    auto* other = new Slot(s.session, s.stats, s.home, s.model, s.version);
+    if (found == s.slot) {
+        s.claim = s.slot->views;
+        return nb::borrow(self);
+    }
+    auto* other = new Slot(s.session, s.stages, s.home, s.model, s.version);
+    other->claim = found->views;
     other->slot = std::move(found);
     other->elder = s.elder ? s.elder : s.slot;
     return nb::cast(other, nb::rv_policy::take_ownership);
 }
 
 void write_input(Slot& s, std::size_t index, nb::handle array) {
+    check_not_forked(s.forks);
     const TensorDesc& planned = s.tensor(index, false);
     const Source source = source_of(array);
     if (static_cast<std::uint8_t>(source.dtype) != planned.dtype)
@@ -91,32 +110,35 @@ void write_input(Slot& s, std::size_t index, nb::handle array) {
     const std::uint64_t start = ticks();
     copy_source(source, s.slot->base + planned.offset);
     const auto took = static_cast<std::uint64_t>(ticks_to_ns(ticks() - start));
-    s.stats->copy.add(took);
-    s.session->map().histograms()->copy.add(took);
-    ++s.stats->copies_in;
-    s.stats->bytes_in += source.nbytes;
+    s.stages->copy.add(took);
+    s.stages->copies_in.fetch_add(1, std::memory_order_relaxed);
+    s.stages->bytes_in.fetch_add(source.nbytes, std::memory_order_relaxed);
 }
 
 // A BYTES input: `packed` is the offset table and the bytes, already in Teal's layout.
 void write_packed(Slot& s, std::size_t index, nb::bytes packed) {
+    check_not_forked(s.forks);
     TensorDesc& planned = s.tensor(index, false);
     if (packed.size() > planned.capacity)
         throw Error(Code::invalid_argument, std::to_string(packed.size()) + " bytes of strings, the slot has room for " + std::to_string(planned.capacity));
     std::memcpy(s.slot->base + planned.offset, packed.data(), packed.size());
     planned.nbytes = packed.size();
     s.store(index, false);
-    ++s.stats->copies_in;
-    s.stats->bytes_in += packed.size();
+    s.stages->copies_in.fetch_add(1, std::memory_order_relaxed);
+    s.stages->bytes_in.fetch_add(packed.size(), std::memory_order_relaxed);
 }
 
-std::string message_of(const Slot& s) {
-    if ((flags_of(s.word()) & word_message) == 0) return {};
+nb::str message_of(const Slot& s) {
+    if ((flags_of(s.word()) & word_message) == 0) return nb::str("");
     const std::byte* block = s.slot->base + s.slot->offset;
     DescriptorHeader head;
     std::memcpy(&head, block, sizeof head);
     const std::size_t at = sizeof head + (s.slot->inputs.size() + s.slot->outputs.size()) * sizeof(TensorDesc);
-    if (head.message_size > max_message || head.message_size > head.message_capacity) return {};
-    return std::string(reinterpret_cast<const char*>(block + at), head.message_size);
+    if (head.message_size > max_message || head.message_size > head.message_capacity) return nb::str("");
+    // It may have been cut in the middle of a character.
+    PyObject* text = PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(block + at), head.message_size, "replace");
+    if (text == nullptr) nb::raise_python_error();
+    return nb::steal<nb::str>(text);
 }
 
 struct Call {
@@ -127,7 +149,15 @@ struct Call {
     std::uint64_t timeout_ns = 0;
     std::int32_t priority = 0;
 
+    bool running = false;  // under the GIL, which wait() gives away
+
     nb::object run() {
+        if (running) throw Error(Code::busy, "this prepared call is running in another thread; prepare one for each");
+        struct Mark {
+            bool& flag;
+            explicit Mark(bool& f) : flag(f) { flag = true; }
+            ~Mark() { flag = false; }
+        } mark(running);
         const std::uint64_t deadline = timeout_ns == 0 ? 0 : static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns;
         slot->submit(priority, deadline);
         slot->wait(0);
@@ -145,9 +175,10 @@ nb::object result_tuple(const Slot& s) {
 }
 
 nb::object loan(const Home& home) {
+    check_not_forked(home.forks);
     std::shared_ptr<ClientSlot> loaned = home.home->loan();
     if (!loaned) return nb::none();
-    auto* slot = new Slot(home.home->session_pointer(), home.stats, home.home.get(), home.model, home.version);
+    auto* slot = new Slot(home.home->session_pointer(), home.stages, home.home.get(), home.model, home.version);
     slot->slot = std::move(loaned);
     return nb::cast(slot, nb::rv_policy::take_ownership);
 }
@@ -155,23 +186,15 @@ nb::object loan(const Home& home) {
 }  // namespace
 
 void bind_slot(nb::module_& m) {
-    nb::class_<Stats>(m, "ModelStats", "Counters and histograms of one Model object in this process.")
-        .def(nb::init<>())
-        .def_ro("requests", &Stats::requests)
-        .def_ro("copies_in", &Stats::copies_in)
-        .def_ro("bytes_in", &Stats::bytes_in)
-        .def("histogram", [](const Stats& s, const std::string& stage) {
-            return histogram_list(stage == "wake" ? s.wake : stage == "copy" ? s.copy : s.total);
-        }, nb::sig("def histogram(self, stage: str) -> list[tuple[int, int]]"), "(nanoseconds, count) of each bucket that is not empty.");
     nb::class_<Home>(m, "SlotHome", "Loans slots of one model and one set of shapes.")
         .def("__init__",
-             [](Home* self, std::shared_ptr<ClientSession> session, std::shared_ptr<Stats> stats, std::uint32_t model, std::uint32_t version,
-                const std::vector<nb::tuple>& inputs, const std::vector<nb::tuple>& outputs, std::size_t keep) {
-                 new (self) Home{std::make_shared<SlotHome>(std::move(session), plans_of(inputs), plans_of(outputs), keep), std::move(stats), model, version};
+             [](Home* self, std::shared_ptr<ClientSession> session, std::uint32_t model, std::uint32_t version, const std::vector<nb::tuple>& inputs,
+                const std::vector<nb::tuple>& outputs, bool may_spin, std::size_t keep) {
+                 ClientStages* stages = session->stages_of(model);
+                 new (self) Home{std::make_shared<SlotHome>(std::move(session), plans_of(inputs), plans_of(outputs), keep, may_spin), stages, model, version};
              },
-             nb::arg("session"), nb::arg("stats"), nb::arg("model"), nb::arg("version"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("keep") = 64,
-             nb::sig("def __init__(self, session: Session, stats: ModelStats, model: int, version: int, inputs: list[tuple[str, tuple[int, ...] | None, int, int]], "
-                     "outputs: list[tuple[str, tuple[int, ...] | None, int, int]], keep: int = 64) -> None"))
+             nb::arg("session"), nb::arg("model"), nb::arg("version"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("may_spin"), nb::arg("keep") = 64,
+             nb::sig("def __init__(self, session: Session, model: int, version: int, inputs: list[PlanEntry], outputs: list[PlanEntry], may_spin: bool, keep: int = 64) -> None"))
         .def("loan", &loan, nb::sig("def loan(self) -> Slot | None"), "A slot, or None when the session's regions have no room for one.")
         .def("made", [](const Home& h, const Slot& s) { return s.home == h.home.get(); }, nb::arg("slot"))
         .def("forget_idle", [](Home& h) { h.home->forget_idle(); }, "Gives the memory of idle slots back.");
@@ -179,6 +202,8 @@ void bind_slot(nb::module_& m) {
         .def("input", &input_tensor, nb::sig("def input(self, index: int, /) -> Tensor | None"))
         .def("ready", &ready, nb::sig("def ready(self) -> Slot | None"), "This slot, or a sibling when its outputs are still looked at; None: no room.")
         .def("output", &ended_output, nb::sig("def output(self, index: int, /) -> Tensor | None"))
+        .def("outputs", &ended_outputs, nb::sig("def outputs(self) -> list[Tensor | None]"), "All outputs of a request that has ended; later calls leave them alone.")
+        .def("give_up", [](Slot& s) { s.claim.reset(); }, "There are no outputs to take: the next call may have the memory.")
         .def("write", &write_input, nb::sig("def write(self, index: int, array: typing.Any, /) -> None"), "Copies an array into input `index`; counted.")
         .def("write_packed", &write_packed, nb::sig("def write_packed(self, index: int, packed: bytes, /) -> None"))
         .def("place_of", [](nb::handle self, const Tensor& t) { return t.slot.is(self) ? static_cast<int>(t.position) : -1; },
@@ -188,6 +213,9 @@ void bind_slot(nb::module_& m) {
             for (const TensorDesc& tensor : s.slot->inputs) given += (tensor.flags & tensor_absent) == 0 ? 1 : 0;
             return given;
         })
+        .def("is_for", [](const Slot& s, const ClientSession& session, std::uint32_t model, std::uint32_t version) {
+            return s.session.get() == &session && s.model == model && s.version == version;
+        }, nb::arg("session"), nb::arg("model"), nb::arg("version"), "Are its requests this session's, for this model and version (0: the current one)?")
         .def_ro("model", &Slot::model)
         .def_prop_ro("nbytes", [](const Slot& s) {
             std::uint64_t total = 0;

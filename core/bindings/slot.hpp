@@ -10,44 +10,37 @@
 #include "bindings/tensor.hpp"
 #include "cpu/clock.hpp"
 #include "host/client.hpp"
-#include "queue/histogram.hpp"
 
 namespace teal {
 
 // Spun with the GIL held: shorter than giving it away and getting it back.
 inline constexpr std::uint64_t held_spin_ns = 4'000;
 
-struct Stats {  // of one Model object in this process
-    std::uint64_t requests = 0;
-    std::uint64_t copies_in = 0;
-    std::uint64_t bytes_in = 0;
-    Histogram wake{};
-    Histogram total{};
-    Histogram copy{};
-};
+inline constexpr std::uint64_t signal_slice_ns = 50'000'000;
 
 struct Home {
     std::shared_ptr<SlotHome> home;
-    std::shared_ptr<Stats> stats;
+    ClientStages* stages = nullptr;      // the session's
     std::uint32_t model = 0;
     std::uint32_t version = 0;
+    std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
 };
 
 struct Slot {
     std::shared_ptr<ClientSlot> elder;   // whose inputs a sibling uses; declared first: goes last
     std::shared_ptr<ClientSlot> slot;
     std::shared_ptr<ClientSession> session;
-    std::shared_ptr<Stats> stats;
+    ClientStages* stages = nullptr;      // the session's
     const SlotHome* home = nullptr;      // only compared
     std::uint32_t model = 0;
     std::uint32_t version = 0;
     std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
     std::uint64_t deadline_ns = 0;   // of the last submit
-    std::uint64_t submitted = 0;     // ticks of the last submit
     bool counted = true;             // the last submit's end was added to the statistics
+    std::shared_ptr<void> claim;     // from ready() until its outputs were taken: no other call gets this memory meanwhile
 
-    Slot(std::shared_ptr<ClientSession> s, std::shared_ptr<Stats> numbers, const SlotHome* from, std::uint32_t m, std::uint32_t v)
-        : session(std::move(s)), stats(std::move(numbers)), home(from), model(m), version(v) {}
+    Slot(std::shared_ptr<ClientSession> s, ClientStages* counters, const SlotHome* from, std::uint32_t m, std::uint32_t v)
+        : session(std::move(s)), stages(counters), home(from), model(m), version(v) {}
     Slot(const Slot&) = delete;
     Slot& operator=(const Slot&) = delete;
     ~Slot() {
@@ -77,29 +70,35 @@ struct Slot {
 
     void submit(std::int32_t priority, std::uint64_t deadline) {
         check_not_forked(forks);
-        if (slot->submitted && (flags_of(word()) & word_reshaped) != 0 && ClientSession::quiescent(*slot)) restore_outputs();
+        const bool rewritten = (flags_of(word()) & word_reshaped) != 0 || reason_of(word()) == Reason::output_spilled;
+        if (slot->submitted && rewritten && ClientSession::quiescent(*slot)) restore_outputs();
         deadline_ns = deadline;
         counted = false;
-        submitted = ticks();
         session->submit(*slot, model, version, priority, deadline);
     }
 
     void count_end() {
         if (counted) return;
         counted = true;
-        ++stats->requests;
-        const std::uint64_t now = ticks();
-        const std::uint64_t ended = slot->line->ended.load(std::memory_order_relaxed);
-        if (ended != 0 && now > ended) stats->wake.add(static_cast<std::uint64_t>(ticks_to_ns(now - ended)));
-        if (now > submitted) stats->total.add(static_cast<std::uint64_t>(ticks_to_ns(now - submitted)));
-        session->saw_end(*slot, submitted);
+        ClientSession::saw_end(*slot, *stages);
     }
 
     bool wait(std::uint64_t until_ns) {
         check_not_forked(forks);
         if (!session->spin(*slot, held_spin_ns)) {
-            const nb::gil_scoped_release release;
-            if (!session->wait(*slot, until_ns, deadline_ns)) return false;
+            for (;;) {
+                // In slices, so that Ctrl-C and other Python signal handlers get their turn during a long call.
+                const std::uint64_t slice = static_cast<std::uint64_t>(monotonic_ns()) + signal_slice_ns;
+                const bool last = until_ns != 0 && until_ns <= slice;
+                bool done = false;
+                {
+                    const nb::gil_scoped_release release;
+                    done = session->wait(*slot, last ? until_ns : slice, deadline_ns);
+                }
+                if (done) break;
+                if (last) return false;
+                if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+            }
         }
         count_end();
         return true;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
@@ -12,6 +13,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "bindings/dlpack.hpp"
+#include "cpu/clock.hpp"
 
 namespace teal {
 
@@ -24,6 +26,14 @@ constexpr std::uint64_t release_gil_bytes = 1 << 20;  // copies this large let o
 std::unordered_set<const Tensor*>& live_tensors() {  // under the GIL
     static auto* set = new std::unordered_set<const Tensor*>;
     return *set;
+}
+
+PyObject* tracer = nullptr;  // what says where a loan is taken, while loans are traced; under the GIL
+
+void trace(Tensor& tensor) {
+    tensor.taken_ns = monotonic_ns();
+    nb::object place = nb::handle(tracer)();
+    tensor.taken_by = nb::cast<std::string>(place);
 }
 
 nb::tuple shape_tuple(const std::vector<std::int64_t>& shape) {
@@ -83,18 +93,18 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
         PyErr_SetString(PyExc_BufferError, "tensor is read-only");
         return -1;
     }
+    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && tensor->shape.size() > 1) {
+        PyErr_SetString(PyExc_BufferError, "tensors lie in C order, not in Fortran order");
+        return -1;
+    }
     auto* shapes = new Shapes;
     if (raw) {
         shapes->shape = {static_cast<Py_ssize_t>(tensor->nbytes)};
         shapes->strides = {1};
     } else {
+        const auto strides = packed_strides(tensor->shape, info.size);
         shapes->shape.assign(tensor->shape.begin(), tensor->shape.end());
-        shapes->strides.resize(shapes->shape.size());
-        Py_ssize_t stride = info.size;
-        for (std::size_t i = shapes->shape.size(); i-- > 0;) {
-            shapes->strides[i] = stride;
-            stride *= shapes->shape[i] > 0 ? shapes->shape[i] : 1;
-        }
+        shapes->strides.assign(strides.begin(), strides.end());
     }
     view->buf = tensor->data;
     view->len = static_cast<Py_ssize_t>(tensor->nbytes);
@@ -225,9 +235,23 @@ bool source_from_buffer(nb::handle object, Source& source) {
     source.dtype = dtype_from_format(view.format, view.itemsize);
     if (source.dtype == Dtype::none || view.itemsize != dtype_info(source.dtype).size || view.suboffsets != nullptr) return false;
     source.data = static_cast<const std::byte*>(view.buf);
-    source.shape.assign(view.shape, view.shape + view.ndim);
-    source.strides.assign(view.strides, view.strides + view.ndim);
+    if (view.shape != nullptr) source.shape.assign(view.shape, view.shape + view.ndim);
+    else if (view.ndim > 0) source.shape = {view.len / view.itemsize};
+    if (view.strides != nullptr) source.strides.assign(view.strides, view.strides + view.ndim);
+    else source.strides = packed_strides(source.shape, view.itemsize);  // ctypes leaves them out, though they were asked for
     source.hold = std::shared_ptr<void>(std::move(buffer));
+    return true;
+}
+
+// NumPy arrays of ml_dtypes' types: NumPy has neither a buffer format nor a DLPack form for them, so their bits are read.
+bool source_from_ml_dtypes(nb::handle object, Source& source) {
+    if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "view")) return false;
+    const nb::object type = object.attr("dtype");
+    const Dtype dtype = dtype_from_name(nb::str(nb::handle(type)).c_str());
+    if (dtype == Dtype::none || dtype == Dtype::bytes || dtype_info(dtype).format != nullptr) return false;
+    const nb::object bits = object.attr("view")(dtype_info(dtype).size == 1 ? "uint8" : "uint16");
+    if (!source_from_buffer(bits, source)) return false;
+    source.dtype = dtype;
     return true;
 }
 
@@ -252,14 +276,39 @@ bool source_from_dlpack(nb::handle object, Source& source) {
     return true;
 }
 
-void copy_strided(const Source& source, std::size_t axis, const std::byte* from, std::byte*& to) {
-    const std::size_t size = dtype_info(source.dtype).size;
-    if (axis == source.shape.size()) {
-        std::memcpy(to, from, size);
-        to += size;
-        return;
+template <std::size_t size>
+void copy_row(const std::byte* from, std::int64_t stride, std::int64_t count, std::byte* to) {
+    for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * size, from + i * stride, size);  // one move each
+}
+
+void copy_row(std::size_t size, const std::byte* from, std::int64_t stride, std::int64_t count, std::byte* to) {
+    switch (size) {
+        case 1: return copy_row<1>(from, stride, count, to);
+        case 2: return copy_row<2>(from, stride, count, to);
+        case 4: return copy_row<4>(from, stride, count, to);
+        case 8: return copy_row<8>(from, stride, count, to);
+        default: return copy_row<16>(from, stride, count, to);
     }
-    for (std::int64_t i = 0; i < source.shape[axis]; ++i) copy_strided(source, axis + 1, from + i * source.strides[axis], to);
+}
+
+// Walks the outer dimensions; those from `inner` on lie packed and are `run` bytes in one piece.
+void copy_strided(const Source& source, std::size_t axis, std::size_t inner, std::size_t run, const std::byte* from, std::byte*& to) {
+    if (axis == inner) {
+        std::memcpy(to, from, run);
+        to += run;
+    } else if (axis + 1 == source.shape.size()) {
+        copy_row(run, from, source.strides[axis], source.shape[axis], to);
+        to += run * static_cast<std::size_t>(source.shape[axis]);
+    } else {
+        for (std::int64_t i = 0; i < source.shape[axis]; ++i) copy_strided(source, axis + 1, inner, run, from + i * source.strides[axis], to);
+    }
+}
+
+void copy_strided(const Source& source, std::byte* to) {
+    std::size_t inner = source.shape.size();
+    std::int64_t run = dtype_info(source.dtype).size;
+    while (inner > 0 && (source.shape[inner - 1] == 1 || source.strides[inner - 1] == run)) run *= source.shape[--inner];
+    copy_strided(source, 0, inner, static_cast<std::size_t>(run), source.data, to);
 }
 
 void fork_child() { fork_generation.fetch_add(1, std::memory_order_relaxed); }
@@ -271,6 +320,16 @@ Tensor::~Tensor() {
     live_tensors().erase(this);
     // A child's copy of the loan must not tell the parent's allocator anything: it is only forgotten.
     if (forks != fork_generation.load(std::memory_order_relaxed)) new std::shared_ptr<void>(std::move(loan));
+}
+
+std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& shape, std::int64_t size) {
+    std::vector<std::int64_t> strides(shape.size());
+    auto stride = static_cast<std::uint64_t>(size);  // of an empty tensor with huge extents it may wrap round
+    for (std::size_t i = shape.size(); i-- > 0;) {
+        strides[i] = static_cast<std::int64_t>(stride);
+        stride *= static_cast<std::uint64_t>(std::max<std::int64_t>(shape[i], 1));
+    }
+    return strides;
 }
 
 void check_not_forked(std::uint32_t made_under) {
@@ -294,7 +353,9 @@ nb::object make_tensor(const TensorDesc& desc, std::byte* base, std::shared_ptr<
     tensor->capacity = desc.capacity;
     std::uint64_t bytes = 0;
     if (!tensor_bytes(tensor->dtype, tensor->shape.data(), tensor->shape.size(), tensor->count, bytes)) tensor->count = 0;
-    return nb::cast(tensor, nb::rv_policy::take_ownership);
+    nb::object object = nb::cast(tensor, nb::rv_policy::take_ownership);
+    if (tracer != nullptr) trace(*tensor);
+    return object;
 }
 
 Source source_of(nb::handle object) {
@@ -307,15 +368,10 @@ Source source_of(nb::handle object) {
         source.shape = tensor.shape;
         source.count = tensor.count;
         source.nbytes = tensor.nbytes;
-        source.strides.resize(source.shape.size());
-        std::int64_t stride = dtype_info(source.dtype).size;
-        for (std::size_t i = source.shape.size(); i-- > 0;) {
-            source.strides[i] = stride;
-            stride *= source.shape[i];
-        }
+        source.strides = packed_strides(source.shape, dtype_info(source.dtype).size);
         return source;
     }
-    if (!source_from_buffer(object, source) && !source_from_dlpack(object, source))
+    if (!source_from_buffer(object, source) && !source_from_ml_dtypes(object, source) && !source_from_dlpack(object, source))
         throw nb::type_error("not an array in CPU memory (NumPy array, torch CPU tensor, buffer or DLPack producer of a known dtype)");
     complete(source);
     return source;
@@ -325,7 +381,7 @@ void copy_source(const Source& source, std::byte* to) {
     if (source.nbytes == 0) return;
     const auto work = [&] {
         if (source.contiguous) std::memcpy(to, source.data, source.nbytes);
-        else copy_strided(source, 0, source.data, to);
+        else copy_strided(source, to);
     };
     if (source.nbytes < release_gil_bytes) {
         work();
@@ -390,9 +446,14 @@ void bind_tensor(nb::module_& m) {
     m.def("live_tensors", [] {
         nb::list list;
         for (const Tensor* tensor : live_tensors())
-            if (!tensor->released) list.append(nb::find(tensor));
+            if (!tensor->released) list.append(nb::make_tuple(nb::find(tensor), tensor->taken_by, tensor->taken_ns));
         return list;
-    }, nb::sig("def live_tensors() -> list[Tensor]"), "Every tensor that holds a loan now.");
+    }, nb::sig("def live_tensors() -> list[tuple[Tensor, str, int]]"), "Every tensor that holds a loan now; who took it and when, if loans are traced.");
+    m.def("trace_loans", [](nb::object where) {
+        Py_XDECREF(tracer);
+        tracer = where.is_none() ? nullptr : where.release().ptr();
+    }, nb::arg("where").none(), nb::sig("def trace_loans(where: typing.Callable[[], str] | None) -> None"),
+          "From now on `where()` is asked for each new tensor who takes it. None: no longer.");
     m.def("describe", [](nb::handle object) {
         const Source source = source_of(object);
         return nb::make_tuple(std::string(dtype_info(source.dtype).name), shape_tuple(source.shape), source.contiguous);

@@ -42,6 +42,8 @@ struct Tensor {
     nb::object slot;                     // an input's Slot, else null
     std::uint32_t position = 0;          // which input of that slot
     std::shared_ptr<void> view;          // an output's mark that somebody looks at it
+    std::string taken_by;                // "file:line" that took the loan; filled while loans are traced
+    std::int64_t taken_ns = 0;           // CLOCK_MONOTONIC; filled while loans are traced
 
     void check_usable() const;
     ~Tensor();
@@ -49,6 +51,9 @@ struct Tensor {
     Tensor(const Tensor&) = delete;
     Tensor& operator=(const Tensor&) = delete;
 };
+
+// Strides of a packed array whose elements take `size`: bytes, or 1 to count in elements.
+std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& shape, std::int64_t size);
 
 nb::object make_tensor(const TensorDesc& desc, std::byte* base, std::shared_ptr<Region> memory, std::shared_ptr<void> loan, bool readonly);
 

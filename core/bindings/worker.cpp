@@ -29,10 +29,23 @@ struct WorkerSlot {
     Run* run = nullptr; // while it runs
 };
 
-std::string python_error() {
-    nb::python_error error;  // takes the pending exception
-    std::string text = nb::cast<std::string>(nb::str(error.type().attr("__name__"))) + ": " + nb::cast<std::string>(nb::str(error.value()));
-    return text;
+// str(object) as UTF-8. Kernels raise what they like: text that is no valid UTF-8, or whose __str__ raises again.
+std::string text_of(nb::handle object) {
+    PyObject* text = PyObject_Str(object.ptr());
+    PyObject* bytes = text == nullptr ? nullptr : PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+    Py_XDECREF(text);
+    if (bytes == nullptr) {
+        PyErr_Clear();
+        return "(its text cannot be made)";
+    }
+    std::string result(PyBytes_AS_STRING(bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes)));
+    Py_DECREF(bytes);
+    return result;
+}
+
+std::string text_of(const nb::python_error& error) {
+    const std::string text = text_of(error.value());
+    return text_of(error.type().attr("__name__")) + (text.empty() ? "" : ": " + text);
 }
 
 class PythonBinding final : public Binding {
@@ -63,7 +76,7 @@ public:
         try {
             return deliver(run, nb::steal(result));
         } catch (nb::python_error& error) {
-            run.message = error.what();
+            run.message = text_of(error);
         } catch (const std::exception& error) {
             run.message = error.what();
         }
@@ -73,7 +86,7 @@ public:
 private:
     static std::string failure() noexcept {
         try {
-            return python_error();
+            return text_of(nb::python_error());  // takes the pending exception
         } catch (const std::exception& error) {
             return error.what();
         }
@@ -96,14 +109,30 @@ private:
             if (!run.message.empty()) return false;
         }
         if (fits) return true;
+        count_spilled(run, list, count);
         spill_(run.record, run.record_generation, result);
         run.handed_over = true;
         return true;
     }
 
+    // A spill is a copy of every output, those that would have fitted among them.
+    static void count_spilled(Run& run, const nb::sequence& list, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+            const nb::object item = list[i];
+            if (item.is_none()) continue;
+            ++run.copies_out;
+            run.bytes_out += nb::isinstance<nb::tuple>(item) ? nb::len(nb::object(item[1])) : source_of(item).nbytes;
+        }
+    }
+
     static bool store(Run& run, std::size_t i, nb::handle item) {
         const TensorDesc& planned = run.descriptor->outputs[i];
         if (nb::isinstance<nb::tuple>(item)) {  // BYTES: (shape, packed)
+            if ((planned.flags & tensor_unplanned) == 0) {
+                run.message = "$.outputs[" + std::to_string(i) + "].dtype: kernel returned strings, its signature says " +
+                              std::string(dtype_info(static_cast<Dtype>(planned.dtype)).name);
+                return false;
+            }
             const auto shape = nb::cast<nb::tuple>(item[0]);
             const auto packed = nb::cast<nb::bytes>(item[1]);
             std::int64_t extents[max_rank]{};
@@ -166,7 +195,7 @@ public:
             nb::object callable = kernel_.attr("bind")(object);
             return std::make_unique<PythonBinding>(std::move(callable), std::move(object), spill_);
         } catch (nb::python_error& raised) {
-            error = nb::cast<std::string>(nb::str(raised.value()));
+            error = text_of(raised.value());
         } catch (const std::exception& raised) {
             error = raised.what();
         }

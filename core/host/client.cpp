@@ -122,6 +122,12 @@ std::unique_ptr<ClientSlot> ClientSession::make_slot(const std::vector<TensorPla
         for (const TensorPlan& plan : plans) {
             TensorDesc tensor{};
             if (plan.shape.size() > max_rank) throw Error(Code::invalid_argument, "rank " + std::to_string(plan.shape.size()) + ", expected at most 8");
+            if (plan.in_place >= 0 && static_cast<std::size_t>(plan.in_place) < slot->inputs.size()) {
+                slot->in_place.push_back(plan.in_place);
+                list.push_back(slot->inputs[static_cast<std::size_t>(plan.in_place)]);
+                continue;
+            }
+            if (&list == &slot->outputs) slot->in_place.push_back(-1);
             const std::uint64_t capacity = plan_bytes(plan);
             tensor.dtype = static_cast<std::uint8_t>(plan.dtype);
             tensor.rank = static_cast<std::uint8_t>(plan.shape.size());
@@ -195,15 +201,20 @@ std::shared_ptr<ClientSlot> ClientSession::ready(const std::shared_ptr<ClientSlo
     auto made = std::make_unique<ClientSlot>();
     made->inputs = slot->inputs;
     made->outputs = slot->outputs;
+    made->in_place = slot->in_place;
+    made->expected = slot->expected;
     std::uint64_t total = round_up(descriptor_bytes(slot->inputs.size(), slot->outputs.size(), message_capacity), tensor_align);
-    for (TensorDesc& tensor : made->outputs) {
-        tensor.offset = total;
-        total += round_up(tensor.capacity, tensor_align);
+    const auto own = [&](std::size_t output) { return made->in_place[output] < 0; };
+    for (std::size_t i = 0; i < made->outputs.size(); ++i) {
+        if (!own(i)) continue;
+        made->outputs[i].offset = total;
+        total += round_up(made->outputs[i].capacity, tensor_align);
     }
     if (!place(*made, total)) return nullptr;
-    for (TensorDesc& tensor : made->outputs) {
-        tensor.region = made->region;
-        tensor.offset += made->offset;
+    for (std::size_t i = 0; i < made->outputs.size(); ++i) {
+        if (!own(i)) continue;
+        made->outputs[i].region = made->region;
+        made->outputs[i].offset += made->offset;
     }
     write_descriptor(*made);
     // The sibling does not hold its elder: while a request of it is out, quiescent() of the elder is false.
@@ -241,6 +252,7 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
     {
         const std::lock_guard lock(ring_mutex_);
         const std::uint64_t now = ticks();
+        slot.submitted_ticks = now;
         entry.submitted_low = static_cast<std::uint32_t>(now);
         entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
         if (!producer_.push(&entry)) {
@@ -253,11 +265,10 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
 
 void ClientSession::ring_doorbell() noexcept {
     SessionHeader* header = map_->header();
-    // SYNC: the fence pairs with Worker::sleep_leading(): we have published, now we load need_wake; it stored
-    // need_wake and then looks at the ring.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (header->need_wake.load(std::memory_order_relaxed) == 0) return;
-    if (header->need_wake.exchange(0, std::memory_order_seq_cst) == 0) return;  // another thread rings already, after we published
+    // SYNC: pairs with the exchange in Worker::sleep_leading(). We have published, then exchange; it exchanges, then looks at
+    // the ring: whichever exchange is second sees what was done before the first. The line stays in our cache: a worker
+    // that spins does not touch it.
+    if (header->need_wake.exchange(0, std::memory_order_acq_rel) == 0) return;
     header->doorbell.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(&header->doorbell, INT_MAX);  // a worker that lost the lead in its sleep may lie beside the one that has it
 }
@@ -282,19 +293,63 @@ bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
         const bool running = generation_of(seen) == (slot.generation & generation_mask);
         if (running && to == State::cancelled) return false;  // claimed: its effects can be noticed
         // SYNC: acq_rel pairs with end_request() and claim_request(): one of us ends it.
-        if (slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_acq_rel)) return true;
+        if (!slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_seq_cst)) continue;
+        // SYNC: seq_cst load pairs with the store of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
+        if (slot.line->waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&slot.line->word), INT_MAX);
+        return true;
     }
     return false;
 }
 
+// Sleeps through the middle of a call whose length is known, then spins across its likely end. True when it has ended.
+bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
+    const Expectation::Window window = slot.expected ? slot.expected->window() : Expectation::Window{0, 0};
+    if (window.end_ns == 0) return false;
+    const auto since_submit = [&] { return static_cast<std::uint64_t>(ticks_to_ns(ticks() - slot.submitted_ticks)); };
+    std::uint64_t passed = since_submit();
+    if (passed < window.begin_ns) {
+        const std::uint64_t wake = now_ns() + (window.begin_ns - passed);
+        const std::uint64_t until = end_ns == 0 ? wake : std::min(wake, end_ns);
+        for (std::uint64_t now = now_ns(); now < until && !ended(slot); now = now_ns()) {
+            nap(slot, std::min(until, now + nap_ns));
+            if (!ended(slot)) check_peer();
+        }
+        passed = since_submit();
+    }
+    if (ended(slot)) return true;
+    if (passed >= window.end_ns) return false;
+    std::uint64_t budget = window.end_ns - passed;
+    if (end_ns != 0) {
+        const std::uint64_t now = now_ns();
+        budget = std::min(budget, end_ns > now ? end_ns - now : 0);
+    }
+    return spin_for(budget, [&] { return ended(slot); });
+}
+
+// One bounded sleep on the slot's completion word.
+void ClientSession::nap(ClientSlot& slot, std::uint64_t until_ns) noexcept {
+    // SYNC: seq_cst pairs with end_request(): we store `waiting`, then load the word; it stores the word, then
+    // loads `waiting`. Only submit() takes it down again: others may sleep on the same word.
+    slot.line->waiting.store(1, std::memory_order_seq_cst);
+    const std::uint64_t word = slot.line->word.load(std::memory_order_seq_cst);
+    if (!has_ended(word, slot.generation)) futex_wait(low_word(&slot.line->word), static_cast<std::uint32_t>(word), until_ns);
+}
+
+void ClientSession::check_peer() const {
+    if (closed()) throw Error(Code::closed, "the connection to the host was closed before the answer came");
+    if (peer_gone()) throw Error(Code::peer_died, "host: its process is gone");
+}
+
 bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t deadline_ns) {
     const std::uint64_t start = ticks();
-    std::uint64_t budget = spin_.budget_ns();
-    std::uint64_t now = now_ns();
     const std::uint64_t end = deadline_ns == 0 ? until_ns : until_ns == 0 ? deadline_ns : std::min(until_ns, deadline_ns);
-    if (end != 0 && now + budget > end) budget = end > now ? end - now : 0;
-    bool done = spin_for(budget, [&] { return ended(slot); });
-    std::atomic<std::uint32_t>& waiting = slot.line->waiting;
+    bool done = wait_out(slot, end);
+    std::uint64_t now = now_ns();
+    if (!done) {
+        std::uint64_t budget = spin_.budget_ns();
+        if (end != 0 && now + budget > end) budget = end > now ? end - now : 0;
+        done = spin_for(budget, [&] { return ended(slot); });
+    }
     while (!done) {
         now = now_ns();
         if (deadline_ns != 0 && now >= deadline_ns) {
@@ -302,26 +357,31 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
             break;
         }
         if (until_ns != 0 && now >= until_ns) return false;
-        // SYNC: seq_cst pairs with end_request(): we store `waiting`, then load the word; it stores the word, then
-        // loads `waiting`.
-        waiting.store(1, std::memory_order_seq_cst);
-        const std::uint64_t word = slot.line->word.load(std::memory_order_seq_cst);
-        if (!has_ended(word, slot.generation))
-            futex_wait(low_word(&slot.line->word), static_cast<std::uint32_t>(word), end == 0 ? now + nap_ns : std::min(end, now + nap_ns));
+        nap(slot, end == 0 ? now + nap_ns : std::min(end, now + nap_ns));
         done = ended(slot);
-        if (done) waiting.store(0, std::memory_order_relaxed);  // not before: a notifier may sleep on the same word
-        if (!done && peer_gone()) throw Error(Code::peer_died, "host: its process is gone");
+        if (!done) check_peer();
     }
     spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
+    if (done && slot.expected) slot.expected->learn(static_cast<std::uint64_t>(ticks_to_ns(ticks() - slot.submitted_ticks)));
     return true;
 }
 
-void ClientSession::saw_end(const ClientSlot& slot, std::uint64_t submitted) noexcept {
+ClientStages* ClientSession::stages_of(std::uint32_t model) noexcept {
+    ClientStages* stages = map_->stages();
+    for (std::uint32_t i = 0; i + 1 < stages_per_session; ++i) {
+        std::uint32_t seen = 0;
+        // Relaxed: it guards no other data, and only threads of this client write it.
+        if (stages[i].model.compare_exchange_strong(seen, model + 1, std::memory_order_relaxed) || seen == model + 1) return &stages[i];
+    }
+    return &stages[stages_per_session - 1];
+}
+
+void ClientSession::saw_end(const ClientSlot& slot, ClientStages& stages) noexcept {
     const std::uint64_t now = ticks();
-    const std::uint64_t ended = slot.line->ended.load(std::memory_order_relaxed);
-    ClientHistograms* histograms = map_->histograms();
-    if (ended != 0 && now > ended) histograms->wake.add(static_cast<std::uint64_t>(ticks_to_ns(now - ended)));
-    if (submitted != 0 && now > submitted) histograms->total.add(static_cast<std::uint64_t>(ticks_to_ns(now - submitted)));
+    const std::uint64_t left = slot.line->ended.load(std::memory_order_relaxed);
+    stages.requests.fetch_add(1, std::memory_order_relaxed);
+    if (left != 0 && now > left) stages.wake.add(static_cast<std::uint64_t>(ticks_to_ns(now - left)));
+    if (now > slot.submitted_ticks) stages.total.add(static_cast<std::uint64_t>(ticks_to_ns(now - slot.submitted_ticks)));
 }
 
 bool ClientSession::peer_gone() const noexcept {
@@ -366,8 +426,9 @@ std::uint32_t ClientSession::largest_page_shift() const {
     return shift;
 }
 
-SlotHome::SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep)
-    : session_(std::move(session)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), keep_(keep) {}
+SlotHome::SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep, bool may_spin)
+    : session_(std::move(session)), inputs_(std::move(inputs)), outputs_(std::move(outputs)),
+      expected_(may_spin ? std::make_shared<Expectation>() : nullptr), keep_(keep) {}
 
 SlotHome::~SlotHome() {
     for (auto& slot : idle_) session_->destroy_slot(std::move(slot));
@@ -393,6 +454,7 @@ std::shared_ptr<ClientSlot> SlotHome::loan() {
     if (!slot) slot = session_->make_slot(inputs_, outputs_);
     if (!slot) return nullptr;
     slot->submitted = false;
+    slot->expected = expected_;
     return {slot.release(), [home = shared_from_this()](ClientSlot* raw) { home->take_back(std::unique_ptr<ClientSlot>(raw)); }};
 }
 

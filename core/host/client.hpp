@@ -16,6 +16,7 @@
 
 #include "host/session.hpp"
 #include "memory/arena.hpp"
+#include "queue/expectation.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
@@ -27,6 +28,7 @@ struct TensorPlan {
     std::uint16_t flags = 0;             // TensorFlags
     std::vector<std::int64_t> shape;
     std::uint64_t capacity = 0;          // bytes; 0: exactly what the shape needs
+    std::int32_t in_place = -1;          // output: lies in the memory of this input
 };
 
 struct ClientSlot {
@@ -38,9 +40,12 @@ struct ClientSlot {
     std::uint64_t block = 0;             // of the allocation
     std::byte* base = nullptr;           // region base
     bool submitted = false;              // generation is not known to have been released
+    std::uint64_t submitted_ticks = 0;   // of the last submit
+    std::shared_ptr<Expectation> expected;  // of its home; null: do not spin on a guess
     std::shared_ptr<Region> memory;      // keeps the pages while anybody looks
     std::vector<TensorDesc> inputs;      // this side's copy of what is in the block
     std::vector<TensorDesc> outputs;
+    std::vector<std::int32_t> in_place;  // for each output: the input whose memory it is, or -1
     CompletionLine* line = nullptr;
     // Held by every view of an output besides the loan: use_count() == 1 means that nobody looks at them.
     std::shared_ptr<void> views = std::make_shared<char>();
@@ -94,8 +99,10 @@ public:
     bool cancel(ClientSlot& slot, State to, Reason reason) noexcept;
     [[nodiscard]] static bool quiescent(const ClientSlot& slot) noexcept;
 
-    // The request has ended: learn, and add to the histograms.
-    void saw_end(const ClientSlot& slot, std::uint64_t waited_ticks) noexcept;
+    // Where the calls of a model are counted; stays valid as long as the session.
+    ClientStages* stages_of(std::uint32_t model) noexcept;
+    // The request has ended and its caller knows.
+    static void saw_end(const ClientSlot& slot, ClientStages& stages) noexcept;
 
     [[nodiscard]] bool peer_gone() const noexcept;
     void close() noexcept;
@@ -114,6 +121,9 @@ private:
     struct Piece { std::uint32_t region; std::uint64_t offset; std::shared_ptr<Region> memory; };
     std::optional<Piece> find(std::uint64_t size, std::uint64_t align);
     void ring_doorbell() noexcept;
+    bool wait_out(ClientSlot& slot, std::uint64_t end_ns);
+    void nap(ClientSlot& slot, std::uint64_t until_ns) noexcept;
+    void check_peer() const;
     bool place(ClientSlot& slot, std::uint64_t total);
     void retire_slot(std::unique_ptr<ClientSlot> slot);  // destroys it as soon as the worker side has let go
     void destroy_retired();
@@ -140,7 +150,8 @@ private:
 // Loans slots of one signature.
 class SlotHome : public std::enable_shared_from_this<SlotHome> {
 public:
-    SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep);
+    // may_spin: the engine leaves a core for a waiter that spins across the expected end of a long call.
+    SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep, bool may_spin);
     ~SlotHome();
     // A quiescent slot that goes back to this home when the last copy of the pointer is gone. Null: no room.
     std::shared_ptr<ClientSlot> loan();
@@ -154,6 +165,7 @@ private:
     std::shared_ptr<ClientSession> session_;
     std::vector<TensorPlan> inputs_;
     std::vector<TensorPlan> outputs_;
+    std::shared_ptr<Expectation> expected_;           // null: waiters do not spin on a guess
     std::size_t keep_;                                // idle slots beyond this are destroyed
     std::mutex mutex_;                                // guards the lists
     std::vector<std::unique_ptr<ClientSlot>> idle_;   // quiescent

@@ -1,6 +1,7 @@
 #include "host/notifier.hpp"
 
 #include <algorithm>
+#include <unistd.h>
 
 #include "cpu/clock.hpp"
 
@@ -23,16 +24,27 @@ void Notifier::stop() {
     std::thread thread;
     {
         const std::lock_guard lock(mutex_);
+        if (thread_.get_id() == std::this_thread::get_id()) return;  // a callback hangs up: the loop ends after it
         thread.swap(thread_);
     }
-    if (thread.joinable()) thread.join();
+    if (!thread.joinable()) return;
+    if (::getpid() == pid_) thread.join();
+    else new std::thread(std::move(thread));  // a forked child has the object, not the thread
 }
 
 void Notifier::add(std::shared_ptr<ClientSlot> slot, std::uint64_t deadline_ns, std::function<void()> done) {
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        if (stopping_.load(std::memory_order_seq_cst)) {
+            lock.unlock();
+            done();  // nobody will tell it later
+            return;
+        }
         arriving_.push_back({std::move(slot), deadline_ns, std::move(done)});
-        if (!thread_.joinable() && !stopping_.load(std::memory_order_relaxed)) thread_ = std::thread([this] { loop(); });
+        if (!thread_.joinable()) {
+            pid_ = ::getpid();
+            thread_ = std::thread([this] { loop(); });
+        }
     }
     // SYNC: seq_cst pairs with the load of bell_ in loop(): the entry is in arriving_ before the bell changes.
     bell_.fetch_add(1, std::memory_order_seq_cst);
@@ -44,14 +56,15 @@ bool Notifier::settle(Entry& entry, bool host_gone) {
     if (!ClientSession::ended(*entry.slot) && entry.deadline_ns != 0 && now >= entry.deadline_ns)
         session_->cancel(*entry.slot, State::expired, Reason::deadline);
     if (!ClientSession::ended(*entry.slot) && !host_gone) return false;
-    entry.slot->line->waiting.store(0, std::memory_order_relaxed);
     entry.done();
     return true;
 }
 
 void Notifier::loop() {
-    while (!stopping_.load(std::memory_order_seq_cst)) {
+    for (;;) {
+        // SYNC: the bell first, then the flag; stop() sets the flag, then bumps the bell.
         const std::uint32_t bell = bell_.load(std::memory_order_seq_cst);
+        if (stopping_.load(std::memory_order_seq_cst)) break;
         {
             const std::lock_guard lock(mutex_);
             for (Entry& entry : arriving_) entries_.push_back(std::move(entry));
@@ -78,6 +91,13 @@ void Notifier::loop() {
         }
         if (!futex_wait_any(waiters, count, until)) futex_wait(&bell_, bell, static_cast<std::uint64_t>(monotonic_ns()) + crowded_nap_ns);
     }
+    // Whoever still waits must learn that nobody will tell it later.
+    {
+        const std::lock_guard lock(mutex_);
+        for (Entry& entry : arriving_) entries_.push_back(std::move(entry));
+        arriving_.clear();
+    }
+    for (Entry& entry : entries_) entry.done();
     entries_.clear();
 }
 

@@ -19,9 +19,10 @@ namespace teal {
 class Notifier {
 public:
     explicit Notifier(std::shared_ptr<ClientSession> session);
-    ~Notifier();  // callbacks of requests that have not ended are dropped uncalled
+    ~Notifier();
 
-    // `done` is called once, on the notifier's thread, when the request has ended or its host is gone.
+    // `done` is called once, on the notifier's thread, when the request has ended, its host is gone or stop() was called.
+    // After stop(): at once, on the caller's.
     void add(std::shared_ptr<ClientSlot> slot, std::uint64_t deadline_ns, std::function<void()> done);
     void stop();
 
@@ -38,6 +39,7 @@ private:
     std::mutex mutex_;            // guards arriving_ and thread_
     std::vector<Entry> arriving_;
     std::thread thread_;
+    int pid_ = 0;                 // of the process that has the thread
     std::atomic<std::uint32_t> bell_{0};
     std::atomic<bool> stopping_{false};
     std::vector<Entry> entries_;  // the thread's own

@@ -249,6 +249,13 @@ void Pool::refuse_ring(SessionMap& map, Reason reason) noexcept {
     }
 }
 
+void Pool::count_end(VersionLine& version, State state) noexcept {
+    version.requests.fetch_add(1, std::memory_order_relaxed);
+    if (state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
+    if (state == State::cancelled) version.cancelled.fetch_add(1, std::memory_order_relaxed);
+    if (state == State::expired) version.expired.fetch_add(1, std::memory_order_relaxed);
+}
+
 void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
     Record& record = memory_->records[index];
     if (map != nullptr && map->epoch == record.epoch) {
@@ -257,11 +264,10 @@ void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason 
         ending.reason = reason;
         ending.detail = detail;
         ending.version = memory_->versions[record.version_line].number;
-        end_request(map->lines()[record.entry.slot], record.entry.generation, ending);
+        CompletionLine& line = map->lines()[record.entry.slot];
+        if (!end_request(line, record.entry.generation, ending)) state = state_seen(line, record.entry.generation, state);
     }
-    VersionLine& version = memory_->versions[record.version_line];
-    auto& counter = state == State::expired ? version.expired : state == State::cancelled ? version.cancelled : version.failed;
-    counter.fetch_add(1, std::memory_order_relaxed);
+    count_end(memory_->versions[record.version_line], state);
 }
 
 std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
@@ -399,7 +405,8 @@ void Pool::wake_worker(std::uint32_t worker) noexcept {
 }
 
 bool Pool::promote(std::uint32_t self) noexcept {
-    for (std::uint32_t i = 0; i < max_workers; ++i) {
+    const std::uint32_t end = memory_->header.worker_end.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < end; ++i) {
         if (i == self) continue;
         if (static_cast<WorkerState>(memory_->workers[i].state.load(std::memory_order_seq_cst)) != WorkerState::idle) continue;
         wake_worker(i);

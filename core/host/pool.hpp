@@ -125,7 +125,7 @@ struct PoolHeader {
     std::uint32_t abi;
     std::uint64_t size;   // sizeof(PoolMemory): another build's layout does not match by chance
     std::atomic<std::uint32_t> stopping;  // no new requests are taken
-    std::uint32_t pad0;
+    std::atomic<std::uint32_t> worker_end;  // 1 + the highest worker index so far; written by workers as they start
     std::uint64_t idle_ns;                // spin ceiling of workers
     std::uint8_t pad1[32];
     alignas(64) Role role;
@@ -192,7 +192,9 @@ public:
     bool promote(std::uint32_t self) noexcept;
     void wake_worker(std::uint32_t worker) noexcept;
 
-    // Ends a queued record's request towards its client; under the role.
+    // Adds an end to the version's numbers: called once a request, by whoever ended the record, as its client sees it.
+    static void count_end(VersionLine& version, State state) noexcept;
+    // Ends a queued record's request towards its client, and counts it; under the role.
     void end_queued(std::uint32_t record, SessionMap* map, State state, Reason reason, std::uint32_t detail = 0) noexcept;
 
 private:

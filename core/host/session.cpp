@@ -13,13 +13,13 @@ namespace teal {
 SessionLayout session_layout(std::uint32_t slots) noexcept {
     SessionLayout layout{};
     layout.slots = slots;
-    // A slot is reused only after the worker side let go of it, which it does after taking its entry
-    // out of the ring: at most one entry a slot is in the ring, and it never overflows.
-    layout.ring_capacity = std::bit_ceil(slots < 2 ? 2 : slots);
+    // A slot is reused only after the worker side let go of it, so at most one entry a slot is in the ring; two more for an
+    // entry that was answered or recorded and is not retired yet (its dispatcher is about to, or died just there).
+    layout.ring_capacity = std::bit_ceil(slots + 2);
     layout.ring = page_bytes + sizeof(SessionHeader);
     layout.lines = layout.ring + ring_bytes(layout.ring_capacity);
-    layout.histograms = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
-    layout.size = round_up(layout.histograms + sizeof(ClientHistograms), page_bytes);
+    layout.stages = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
+    layout.size = round_up(layout.stages + stages_per_session * sizeof(ClientStages), page_bytes);
     return layout;
 }
 
@@ -73,12 +73,15 @@ bool claim_request(CompletionLine& line, std::uint32_t generation) noexcept {
 
 void release_slot(CompletionLine& line, std::uint32_t generation) noexcept {
     std::uint32_t seen = line.released.load(std::memory_order_acquire);
-    // SYNC: acquire pairs with the compare-and-swap that ended the word: the client submits a later generation only after
-    // it has seen this one released, and a release of that later one, which we must not undo, fails the exchange below.
-    if (is_later(generation_of(line.word.load(std::memory_order_acquire)), generation)) return;
-    // SYNC: release pairs with the client's acquire load in ClientSession::quiescent(): the worker side's last
-    // access to the slot's memory comes before.
-    line.released.compare_exchange_strong(seen, generation & generation_mask, std::memory_order_release, std::memory_order_relaxed);
+    // Again when somebody released an older generation meanwhile; bounded, since a scribbling client could go on for ever.
+    for (int attempt = 0; attempt < 4; ++attempt) {
+        // SYNC: acquire pairs with the compare-and-swap that ended the word: the client submits a later generation only after
+        // it has seen this one released, and a release of that later one, which we must not undo, fails the exchange below.
+        if (is_later(generation_of(line.word.load(std::memory_order_acquire)), generation)) return;
+        // SYNC: release pairs with the client's acquire load in ClientSession::quiescent(): the worker side's last
+        // access to the slot's memory comes before.
+        if (line.released.compare_exchange_strong(seen, generation & generation_mask, std::memory_order_release, std::memory_order_acquire)) return;
+    }
 }
 
 bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept {

@@ -1,16 +1,15 @@
 // A session: one client's connection to one pool, as memory.
 //
 // Layout of a session region:
-//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | client histograms
+//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | ClientStages[16]
 // Everything after the first page is writable by the client. The host formats it and remembers the
 // sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
 //
-// Sleeping: before the leader of a pool sleeps it sets need_wake in every session and looks at every
-// ring once more; a client that has published a request looks at need_wake, and if it is set takes it down,
-// bumps its doorbell and wakes whoever sleeps on it. Each side stores before it loads, with a full fence between:
-// one of the two sees the other. Only the client takes the flag down: a worker that has just lost the lead
-// could take it from the one that sleeps by now. The flag and the word are the client's own, so a hostile
-// client only disturbs itself.
+// Sleeping: before the leader of a pool sleeps it raises need_wake in every session and looks at every ring once
+// more; a client that has published a request takes need_wake down, and if it was up bumps its doorbell and wakes
+// whoever sleeps on it. Both change the flag with an exchange: the second of the two sees what was done before the
+// first. Only the client takes it down: a worker that has just lost the lead could take it from the one that sleeps by
+// now. The flag and the word are the client's own, so a hostile client only disturbs itself.
 #pragma once
 
 #include <atomic>
@@ -38,23 +37,30 @@ struct SessionHeader {
     std::uint8_t pad0[40];
     alignas(64) std::atomic<std::uint32_t> doorbell;   // client bumps it, then wakes; the leader sleeps on it
     std::uint8_t pad1[60];
-    alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: a leader sleeps or is about to; set by it, taken down by the client that rings
+    alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: a leader sleeps or is about to; raised by it, taken down by the client that rings
     std::uint8_t pad2[60];
 };
 static_assert(sizeof(SessionHeader) == 192);
 
-struct ClientHistograms {  // written by the client: the host shows them, and believes them no further
-    Histogram wake;        // kernel left → client saw it
-    Histogram total;       // submit → client saw it
-    Histogram copy;        // copying arrays into the slot
+// What a client sees of its calls of one model. Written by the client: the host shows it, and believes it no further.
+struct ClientStages {
+    std::atomic<std::uint32_t> model;      // index of the model + 1; 0: not in use
+    std::uint32_t pad;
+    std::atomic<std::uint64_t> requests;   // ended
+    std::atomic<std::uint64_t> copies_in;  // arrays copied into slots
+    std::atomic<std::uint64_t> bytes_in;
+    Histogram copy;                        // copying arrays into the slot
+    Histogram wake;                        // kernel left → client saw it
+    Histogram total;                       // submit → client saw it
 };
+inline constexpr std::uint32_t stages_per_session = 16;  // the last one is shared by all models that found no other
 
 struct SessionLayout {
     std::uint32_t slots;
     std::uint32_t ring_capacity;
     std::uint64_t ring;        // offsets from the region's start
     std::uint64_t lines;
-    std::uint64_t histograms;
+    std::uint64_t stages;
     std::uint64_t size;
 };
 
@@ -73,9 +79,7 @@ struct SessionMap {
     [[nodiscard]] SessionHeader* header() const noexcept { return reinterpret_cast<SessionHeader*>(session->base() + page_bytes); }
     [[nodiscard]] RingHeader* ring() const noexcept { return reinterpret_cast<RingHeader*>(session->base() + layout.ring); }
     [[nodiscard]] CompletionLine* lines() const noexcept { return reinterpret_cast<CompletionLine*>(session->base() + layout.lines); }
-    [[nodiscard]] ClientHistograms* histograms() const noexcept {
-        return reinterpret_cast<ClientHistograms*>(session->base() + layout.histograms);
-    }
+    [[nodiscard]] ClientStages* stages() const noexcept { return reinterpret_cast<ClientStages*>(session->base() + layout.stages); }
     void set_region(std::uint32_t id, std::shared_ptr<Region> region);  // null forgets it
 };
 
@@ -113,5 +117,11 @@ void release_slot(CompletionLine& line, std::uint32_t generation) noexcept;
 // Worker or host: ends generation `generation` of a line, wakes its waiter. False when it had ended already
 // (the client cancelled, the host expired it); `released` is then stored instead when the ending says so.
 bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept;
+
+// How a request ended, as its client sees it; `otherwise` when the line is about another generation.
+inline State state_seen(const CompletionLine& line, std::uint32_t generation, State otherwise) noexcept {
+    const std::uint64_t word = line.word.load(std::memory_order_acquire);
+    return has_ended(word, generation) ? state_of(word) : otherwise;
+}
 
 }  // namespace teal

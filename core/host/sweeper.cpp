@@ -1,6 +1,7 @@
 #include "host/sweeper.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <string>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::uint64_t role_patience_ns = 5'000'000'000;
 constexpr std::uint64_t busy_leader_ns = 1'000'000;
+constexpr std::uint64_t stuck_role_ns = 2'000'000'000;  // nobody needs a millisecond; seen held by the same one all that time
 
 State state_of_record(const Record& record) noexcept {
     return static_cast<State>(record.state.load(std::memory_order_acquire) & 0xff);
@@ -41,6 +43,7 @@ void Sweeper::loop() {
     std::unique_lock lock(stop_mutex_);
     while (!stopping_) {
         lock.unlock();
+        watch_role();
         tick();
         const bool busy = pool_->memory().header.active.load(std::memory_order_relaxed) > 0;
         lock.lock();
@@ -51,6 +54,21 @@ void Sweeper::loop() {
 void Sweeper::enter() {
     if (!pool_->enter(role_patience_ns))
         throw Error(Code::internal_error, "the dispatch role was not released for 5 s; its holder is stopped or stuck");
+}
+
+// Not under mutex_: whoever has that may be waiting for the role.
+void Sweeper::watch_role() noexcept {
+    const std::uint32_t holder = pool_->memory().header.role.holder();
+    const auto now = static_cast<std::uint64_t>(monotonic_ns());
+    if (holder == 0 || holder != role_holder_) {
+        role_holder_ = holder;
+        role_since_ = now;
+        return;
+    }
+    if (now - role_since_ < stuck_role_ns || holder == static_cast<std::uint32_t>(::getpid())) return;
+    role_since_ = now;
+    for (const WorkerLine& line : pool_->memory().workers)
+        if (line.pid.load(std::memory_order_relaxed) == holder && line.state.load(std::memory_order_relaxed) != 0) ::kill(static_cast<pid_t>(holder), SIGKILL);
 }
 
 void Sweeper::tick() {
@@ -94,6 +112,11 @@ void Sweeper::expire(std::uint64_t now) noexcept {
         const State state = state_of_record(record);
         if (state == State::free) continue;
         --left;
+        if (state == State::running && record.worker == nobody) {  // Worker::abandon()
+            if (pool_->end_record(i, State::failed)) end_running(i, State::failed, Reason::internal, 0, true);
+            pool_->give_back({&i, 1});
+            continue;
+        }
         const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
         if (deadline == 0 || now <= deadline || is_terminal(state)) continue;
         if (!pool_->end_record(i, State::expired)) continue;
@@ -113,17 +136,20 @@ bool Sweeper::end_running(std::uint32_t index, State state, Reason reason, std::
     Record& record = pool_->memory().records[index];
     VersionLine& version = pool_->memory().versions[record.version_line];
     SessionMap* map = maps_[record.session];
-    if (map == nullptr || map->epoch != record.epoch) return false;
+    if (map == nullptr || map->epoch != record.epoch) {
+        Pool::count_end(version, state);
+        return false;
+    }
     Ending ending;
     ending.state = state;
     ending.reason = reason;
     ending.detail = detail;
     ending.version = version.number;
     ending.flags = released ? word_released : 0;
-    if (!end_request(map->lines()[record.entry.slot], record.entry.generation, ending)) return false;
-    if (state == State::expired) version.expired.fetch_add(1, std::memory_order_relaxed);
-    if (state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
-    return true;
+    CompletionLine& line = map->lines()[record.entry.slot];
+    const bool told = end_request(line, record.entry.generation, ending);
+    Pool::count_end(version, told ? state : state_seen(line, record.entry.generation, state));
+    return told;
 }
 
 void Sweeper::list_live() {
@@ -267,9 +293,9 @@ void Sweeper::set_version_flags(std::uint32_t line, std::uint32_t flags) {
     pool_->memory().versions[line].flags = flags;
 }
 
-const ClientHistograms* Sweeper::client_histograms(std::uint32_t session) {
+const ClientStages* Sweeper::client_stages(std::uint32_t session) {
     const std::lock_guard lock(mutex_);
-    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->histograms() : nullptr;
+    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->stages() : nullptr;
 }
 
 Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail) {
@@ -324,7 +350,6 @@ void Sweeper::end_handed_over(std::uint32_t index, std::uint32_t generation, boo
     }
     const State state = ok ? State::done : State::failed;
     if (pool_->end_record(index, state)) {
-        pool_->memory().versions[record.version_line].requests.fetch_add(1, std::memory_order_relaxed);
         end_running(index, state, ok ? Reason::output_spilled : reason, id, true);
     } else if (SessionMap* map = maps_[record.session]; map != nullptr && map->epoch == record.epoch) {
         release_slot(map->lines()[record.entry.slot], record.entry.generation);

@@ -4,7 +4,8 @@
 // are. It ends requests whose deadline has passed (waiting or running), takes requests out of the rings while
 // every worker is busy (so that their deadlines count too), moves the watch over the rings away from a leader that
 // turned out to be busy, and cleans up after a worker or a client that died. Everything it does to records is done
-// under the role.
+// under the role. A worker that holds the role for seconds is stopped or stuck, and everybody waits for it: it is killed,
+// and the role passes on.
 #pragma once
 
 #include <array>
@@ -47,8 +48,8 @@ public:
     void free_version(std::uint32_t line);
     void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
 
-    // What a session's client wrote about its own waiting: believe it no further. Null for a free session.
-    const ClientHistograms* client_histograms(std::uint32_t session);
+    // The session's ClientStages[stages_per_session], or null for a free session.
+    const ClientStages* client_stages(std::uint32_t session);
 
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.
@@ -65,6 +66,7 @@ public:
 
 private:
     void loop();
+    void watch_role() noexcept;
     void watch_leader() noexcept;
     void rouse() noexcept;
     void expire(std::uint64_t now) noexcept;
@@ -77,6 +79,9 @@ private:
     std::array<std::unique_ptr<SessionMap>, max_sessions> sessions_;
     std::vector<SessionMap*> maps_;
     std::vector<SessionMap*> live_;
+
+    std::uint32_t role_holder_ = 0;  // the sweeper's thread's own: who held the role at the last look, and since when
+    std::uint64_t role_since_ = 0;
 
     std::mutex stop_mutex_;  // guards stopping_
     std::condition_variable stop_signal_;

@@ -28,6 +28,10 @@ Worker::Worker(std::shared_ptr<Pool> pool, std::uint32_t index)
     line_.run_started.store(0, std::memory_order_relaxed);
     line_.sleeping.store(0, std::memory_order_relaxed);
     line_.pid.store(static_cast<std::uint32_t>(::getpid()), std::memory_order_relaxed);
+    std::atomic<std::uint32_t>& end = pool_->memory().header.worker_end;
+    std::uint32_t seen = end.load(std::memory_order_relaxed);
+    // Before this worker is ever idle (seq_cst store in run()), so that who looks for an idle one looks this far.
+    while (seen <= index && !end.compare_exchange_weak(seen, index + 1, std::memory_order_seq_cst)) {}
     line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_release);
     finished_.reserve(64);
 }
@@ -209,14 +213,13 @@ void Worker::wait() {
     const auto stir = [&] {
         return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_ready();
     };
-    const std::uint64_t start = ticks();
+    wait_began_ = leading_ ? ticks() : 0;
     if (leading_) {
         if (!spin_for(spin_.budget_ns(), stir)) sleep_leading(wake_seen);
     } else if (!stir() && header.leader.load(std::memory_order_seq_cst) != 0) {
         // SYNC: seq_cst: we stored `idle`, then load the leader; who resigns stores leader 0, then looks for idle ones.
         sleep_following(wake_seen);
     }
-    if (leading_ && work_ready()) spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
 }
 
 void Worker::sleep_leading(std::uint32_t wake_seen) {
@@ -227,13 +230,14 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
     waiters[count++] = {&line_.wake, wake_seen};
     for (SessionMap* map : live_) {
         SessionHeader* header = map->header();
-        // SYNC: seq_cst pairs with ClientSession::ring_doorbell(): it publishes, then loads need_wake; we store
-        // need_wake, then look at the rings.
-        header->need_wake.store(1, std::memory_order_seq_cst);
+        // The bell first: a client that takes need_wake down after we put it up must find us waiting for the old value.
+        const std::uint32_t bell = header->doorbell.load(std::memory_order_seq_cst);
+        // SYNC: pairs with the exchange in ClientSession::ring_doorbell(): it publishes, then exchanges; we exchange, then look
+        // at the rings.
+        header->need_wake.exchange(1, std::memory_order_acq_rel);
         if (count == max_futex_waiters) crowded = true;
-        else waiters[count++] = {&header->doorbell, header->doorbell.load(std::memory_order_seq_cst)};
+        else waiters[count++] = {&header->doorbell, bell};
     }
-    std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!work_ready() && !news_.load(std::memory_order_seq_cst)) {
         line_.sleeps.fetch_add(1, std::memory_order_relaxed);
         const std::uint64_t until = now_ns() + (crowded ? crowded_nap_ns : nap_ns);
@@ -318,6 +322,15 @@ Worker::Slot* Worker::prepared(Session& session, const Record& record, Run& run,
     return slot.binding != nullptr ? &slot : nullptr;
 }
 
+// A request of a session that never reached this worker: without its memory there is no one to tell. The sweeper, which has
+// the session, ends it.
+void Worker::abandon(std::uint32_t index) {
+    line_.record.store(nobody, std::memory_order_relaxed);
+    if (!pool_->enter(map_patience_ns)) return;
+    pool_->memory().records[index].worker = nobody;
+    pool_->leave();
+}
+
 void Worker::execute(std::uint32_t index) {
     Record& record = pool_->memory().records[index];
     line_.record.store(index, std::memory_order_relaxed);
@@ -328,10 +341,12 @@ void Worker::execute(std::uint32_t index) {
     Ending ending;
     Session* session = session_of(record);
     if (session == nullptr) {
-        finish(index, nullptr, run, ending);
+        abandon(index);
         return;
     }
-    const VersionLine& version = pool_->memory().versions[record.version_line];
+    const std::uint32_t version_line = record.version_line;
+    const std::uint64_t submitted = join(record.entry.submitted_low, record.entry.submitted_high);
+    const VersionLine& version = pool_->memory().versions[version_line];
     Slot* slot = prepared(*session, record, run, ending);
     CompletionLine& line = session->map->lines()[record.entry.slot];
     if (slot != nullptr && (version.flags & kernel_pure) == 0 && !claim_request(line, record.entry.generation)) {
@@ -350,12 +365,17 @@ void Worker::execute(std::uint32_t index) {
             ending.reason = Reason::kernel;
         }
     }
-    if (run.handed_over) {
+    if (run.handed_over) {  // the host may have given the record to another request by now
+        account(version_line, submitted, run, ending);
         line_.record.store(nobody, std::memory_order_relaxed);
+        line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         serving_ = nobody;
         return;
     }
     finish(index, session, run, ending);
+    // Not before the client has its answer.
+    if (wait_began_ != 0 && ending.started != 0) spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ending.started - wait_began_)));
+    wait_began_ = 0;
 }
 
 void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending) {
@@ -374,27 +394,27 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     // The client first: it is the one who waits, and should we die in between, the host finds that it has its answer.
     const bool told = session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
-    if (!told) ending.state = State::cancelled;  // by the client, or expired by the host: then the record says so too
-    const bool ours = pool_->end_record(index, ending.state);
-    if (told || ours) account(record, run, ending);
+    if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
+        ending.state = State::cancelled;
+        if (session != nullptr) ending.state = state_seen(session->map->lines()[record.entry.slot], record.entry.generation, ending.state);
+    }
+    VersionLine& version = pool_->memory().versions[record.version_line];
+    if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
+    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), run, ending);
     serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     finished_.push_back(index);
 }
 
-void Worker::account(const Record& record, const Run& run, const Ending& ending) noexcept {
+void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept {
     PoolMemory& memory = pool_->memory();
-    VersionLine& version = memory.versions[record.version_line];
-    version.requests.fetch_add(1, std::memory_order_relaxed);
-    if (ending.state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
-    if (ending.state == State::cancelled) version.cancelled.fetch_add(1, std::memory_order_relaxed);
+    VersionLine& version = memory.versions[version_line];
     if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
     if (run.copies_out > 0) version.copies_out.fetch_add(run.copies_out, std::memory_order_relaxed);
     if (run.bytes_in + run.bytes_out > 0) version.bytes_copied.fetch_add(run.bytes_in + run.bytes_out, std::memory_order_relaxed);
     if (ending.started == 0) return;
-    Histogram* stages = memory.histograms[record.version_line].stages;
-    const std::uint64_t submitted = join(record.entry.submitted_low, record.entry.submitted_high);
+    Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
     stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
     const std::uint64_t run_ns = ns(ending.ended - ending.started);

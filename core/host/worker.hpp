@@ -73,11 +73,12 @@ private:
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_ready() const noexcept;
     void execute(std::uint32_t record);
+    void abandon(std::uint32_t record);
     Session* session_of(const Record& record);
     Slot* prepared(Session& session, const Record& record, Run& run, Ending& ending);
     void bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending);
     void finish(std::uint32_t index, Session* session, Run& run, Ending ending);
-    void account(const Record& record, const Run& run, const Ending& ending) noexcept;
+    void account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept;
 
     std::shared_ptr<Pool> pool_;
     std::uint32_t index_;
@@ -86,6 +87,7 @@ private:
     bool leading_ = false;
     bool quit_ = false;
     std::uint32_t serving_ = nobody;         // session whose request is being executed
+    std::uint64_t wait_began_ = 0;           // ticks; 0: did not wait as the leader for what comes next
     std::vector<SessionMap*> maps_;          // by session index, or null
     std::vector<SessionMap*> live_;          // the same without the gaps
     std::vector<std::unique_ptr<Session>> sessions_;

@@ -20,6 +20,8 @@ public:
     Taken lock_until(std::uint64_t until_ns) noexcept;  // CLOCK_MONOTONIC
     void repaired() noexcept;                           // after_death: the state is consistent again
     void unlock() noexcept { pthread_mutex_unlock(&mutex_); }
+    // Thread that holds it now, or 0: free, its holder is dead, or this C library does not say.
+    [[nodiscard]] std::uint32_t holder() const noexcept;
 
 private:
     static Taken taken(int result) noexcept;

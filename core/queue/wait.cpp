@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,6 +29,8 @@ struct KernelWaiter {  // struct futex_waitv of linux/futex.h, which older heade
 static_assert(sizeof(KernelWaiter) == 24);
 
 }  // namespace
+
+void give_way() noexcept { ::sched_yield(); }
 
 void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, std::uint64_t until_ns) noexcept {
     const timespec until = to_timespec(until_ns);

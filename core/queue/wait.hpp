@@ -57,19 +57,26 @@ private:
     std::atomic<std::uint64_t> budget_;
 };
 
-// Polls `ready` for up to `ns`; true as soon as it holds. Looks at the clock only every 16th time.
+// Lets another runnable thread of this core go first; a third of a microsecond when there is none.
+void give_way() noexcept;
+
+// Polls `ready` for up to `ns`; true as soon as it holds. Looks at the clock only every 16th time. After 5 µs it also
+// gives way now and then: whoever we wait for may be waiting for this very core.
 template <class Ready>
 bool spin_for(std::uint64_t ns, Ready&& ready) noexcept {
     if (ready()) return true;
     if (ns == 0) return false;
     const std::uint64_t start = ticks();
     const std::uint64_t limit = ns_to_ticks(ns);
-    for (;;) {
+    const std::uint64_t polite = ns_to_ticks(5'000);
+    for (unsigned round = 0;; ++round) {
         for (int i = 0; i < 16; ++i) {
             if (ready()) return true;
             cpu_relax();
         }
-        if (ticks() - start > limit) return ready();
+        const std::uint64_t passed = ticks() - start;
+        if (passed > limit) return ready();
+        if (passed > polite && (round & 3) == 0) give_way();
     }
 }
 

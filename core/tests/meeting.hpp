@@ -1,9 +1,12 @@
-// Where threads of a test meet, and how they wait there: yielding, because there may be fewer free cores than threads.
+// Where threads and processes of a test meet, and how they wait there: yielding, because there may be fewer free cores than
+// threads.
 #pragma once
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "queue/wait.hpp"
@@ -15,6 +18,11 @@ inline constexpr bool slow_build = true;  // every access is checked: an order o
 #else
 inline constexpr bool slow_build = false;
 #endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool slow_fork = true;  // the shadow memory is copied too
+#else
+inline constexpr bool slow_fork = false;
+#endif
 
 // How often to repeat something: as often as stated, less often under the thread sanitizer.
 template <class T>
@@ -24,6 +32,12 @@ inline void relax() noexcept {
     thread_local std::uint32_t turns = 0;
     if (++turns % 64 == 0) ::sched_yield();
     else cpu_relax();
+}
+
+// Zeroed memory that a forked child shares.
+template <class T>
+T* shared_memory(std::size_t bytes = sizeof(T)) {
+    return static_cast<T*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 }
 
 // A barrier for a fixed number of threads, used any number of times.

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/clock.hpp"
 #include "host/client.hpp"
 #include "host/sweeper.hpp"
 #include "host/worker.hpp"
@@ -78,6 +79,8 @@ inline std::int64_t& output(ClientSlot& slot, std::size_t i = 0) { return *reint
 inline std::uint64_t word_of(const ClientSlot& slot) { return slot.line->word.load(std::memory_order_acquire); }
 inline State state_of(const ClientSlot& slot) { return teal::state_of(word_of(slot)); }
 inline Reason reason_of(const ClientSlot& slot) { return teal::reason_of(word_of(slot)); }
+
+inline std::uint64_t now_ns() { return static_cast<std::uint64_t>(monotonic_ns()); }
 
 template <class Condition>
 void until(Condition&& condition) {

@@ -8,6 +8,7 @@
 The names below are the whole public API; tests/test_public.py proves that each has this one door.
 """
 
+from teal import memory as memory  # teal.memory.leaks()
 from teal._core import Tensor
 from teal._version import __version__
 from teal.errors import (

@@ -3,6 +3,7 @@ from typing import Any
 
 
 from numpy.typing import NDArray
+PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None]
 
 ABI_VERSION: int = 1
 
@@ -114,8 +115,15 @@ class Tensor:
 
     def __repr__(self) -> str: ...
 
-def live_tensors() -> list[Tensor]:
-    """Every tensor that holds a loan now."""
+def live_tensors() -> list[tuple[Tensor, str, int]]:
+    """
+    Every tensor that holds a loan now; who took it and when, if loans are traced.
+    """
+
+def trace_loans(where: Callable[[], str] | None) -> None:
+    """
+    From now on `where()` is asked for each new tensor who takes it. None: no longer.
+    """
 
 def describe(array: Any, /) -> tuple[str, tuple[int, ...], bool]:
     """dtype name, shape, contiguous: of an array in CPU memory."""
@@ -166,27 +174,10 @@ class Session:
     @property
     def spin_ns(self) -> int: ...
 
-class ModelStats:
-    """Counters and histograms of one Model object in this process."""
-
-    def __init__(self) -> None: ...
-
-    @property
-    def requests(self) -> int: ...
-
-    @property
-    def copies_in(self) -> int: ...
-
-    @property
-    def bytes_in(self) -> int: ...
-
-    def histogram(self, stage: str) -> list[tuple[int, int]]:
-        """(nanoseconds, count) of each bucket that is not empty."""
-
 class SlotHome:
     """Loans slots of one model and one set of shapes."""
 
-    def __init__(self, session: Session, stats: ModelStats, model: int, version: int, inputs: list[tuple[str, tuple[int, ...] | None, int, int]], outputs: list[tuple[str, tuple[int, ...] | None, int, int]], keep: int = 64) -> None: ...
+    def __init__(self, session: Session, model: int, version: int, inputs: list[PlanEntry], outputs: list[PlanEntry], may_spin: bool, keep: int = 64) -> None: ...
 
     def loan(self) -> Slot | None:
         """A slot, or None when the session's regions have no room for one."""
@@ -208,6 +199,12 @@ class Slot:
 
     def output(self, index: int, /) -> Tensor | None: ...
 
+    def outputs(self) -> list[Tensor | None]:
+        """All outputs of a request that has ended; later calls leave them alone."""
+
+    def give_up(self) -> None:
+        """There are no outputs to take: the next call may have the memory."""
+
     def write(self, index: int, array: Any, /) -> None:
         """Copies an array into input `index`; counted."""
 
@@ -218,6 +215,11 @@ class Slot:
 
     @property
     def n_given(self) -> int: ...
+
+    def is_for(self, session: Session, model: int, version: int) -> bool:
+        """
+        Are its requests this session's, for this model and version (0: the current one)?
+        """
 
     @property
     def model(self) -> int: ...
@@ -338,7 +340,10 @@ class Sweeper:
 
     def set_version_flags(self, line: int, flags: int) -> None: ...
 
-    def client_histogram(self, session: int, stage: str) -> list[tuple[int, int]]: ...
+    def client_stages(self, session: int) -> dict[int, dict[str, Any]]:
+        """
+        By index of the model (-1: all that found no room of their own): requests, copies_in, bytes_in, and the buckets of copy, wake, total.
+        """
 
     def bury_worker(self, worker: int, detail: int) -> tuple[int, int]: ...
 

@@ -1,7 +1,8 @@
-"""Waiting for the end of a request: core/host/client.cpp (submit, wait, cancel), session.cpp (end_request) and notifier.cpp.
+"""Waiting for the end of a request: core/host/client.cpp (submit, nap, wait, cancel), session.cpp (end_request),
+notifier.cpp.
 
-A completion word is (generation, state) here. What end_request() and cancel() do to each other is test_request.py's matter; here
-they only have to wake whoever sleeps. `broken`: as in pool.py.
+A completion word is (generation, state) here. What end_request() and cancel() do to each other is line.py's matter;
+here they only have to wake whoever sleeps. `broken`: as in pool.py.
 """
 
 from __future__ import annotations
@@ -9,10 +10,27 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from explore import ALL, Process, Steps, act, call, cas, choose, goto, load, lock, store, swap, unlock, when
-from explore import add as fetch_add
-from explore import sleep as futex_wait
-from explore import wake as futex_wake
+from .explore import Model, Process
+from .operation import (
+    ALL,
+    BrokenError,
+    Memory,
+    Steps,
+    act,
+    call,
+    cas,
+    choose,
+    goto,
+    load,
+    lock,
+    store,
+    swap,
+    unlock,
+    when,
+)
+from .operation import add as fetch_add
+from .operation import sleep as futex_wait
+from .operation import wake as futex_wake
 
 Broken = frozenset[str]
 Word = tuple[int, str]
@@ -24,20 +42,18 @@ def has_ended(word: Word, generation: int) -> bool:
 
 
 def memory() -> dict[Hashable, Any]:
-    return {
-        "word": (0, "free"), "waiting": 0, "submitted": 0,  # one completion line
-        "bell": 0, "stopping": 0, "mutex": 0, "arriving": 0, "called": 0,  # the notifier
-    }  # fmt: skip
+    line: dict[Hashable, Any] = {"word": (0, "free"), "waiting": 0, "submitted": 0}  # one completion line
+    notifier: dict[Hashable, Any] = {"bell": 0, "stopping": 0, "mutex": 0, "arriving": 0, "called": 0}
+    return {**line, **notifier}
 
 
 # ---- ClientSession ---------------------------------------------------------------------------------------------------
 
 
 def submit(broken: Broken, generation: int) -> Steps:
-    if "a waiter that leaves clears waiting" not in broken:  # first version
-        waiting = yield load("waiting")  # if (slot.line->waiting.load(relaxed) != 0)
-        if waiting:
-            yield store("waiting", 0)  # slot.line->waiting.store(0, relaxed);
+    waiting = yield load("waiting")  # if (slot.line->waiting.load(relaxed) != 0)
+    if waiting:
+        yield store("waiting", 0)  # slot.line->waiting.store(0, relaxed);
     yield store("submitted", generation, release=True)  # producer_.push(&entry)
 
 
@@ -50,16 +66,22 @@ def wait(broken: Broken, generation: int, timed: bool = False) -> Steps:
         late = yield choose(False, True)  # if (until_ns != 0 && now >= until_ns) return false;
         if late:
             return
-    if "waiting is stored relaxed" in broken:
-        yield store("waiting", 1)
-    elif "waiting is not stored" not in broken:
+    yield call(nap, broken, generation, timed)
+    yield goto(wait, broken, generation, timed)
+
+
+def nap(broken: Broken, generation: int, timed: bool) -> Steps:
+    if "waiting is not stored" not in broken:
         yield swap("waiting", 1)  # waiting.store(1, seq_cst);
     word = yield load("word")  # word = slot.line->word.load(seq_cst);
-    if not has_ended(word, generation) or "the word is not looked at again" in broken:
-        yield futex_wait(("word", word), timed=timed)  # futex_wait(low_word(&slot.line->word), word, ...);
-    if "a waiter that leaves clears waiting" in broken:  # first version
-        yield store("waiting", 0)  # waiting.store(0, relaxed);
-    yield goto(wait, broken, generation, timed)
+    if not has_ended(word, generation) or "the word is not looked at" in broken:
+        yield futex_wait(("word", word), timed=timed)  # futex_wait(low_word(&slot.line->word), word, until_ns);
+    if "waiting is cleared by whoever sees the end" in broken:  # if (ended(slot)) waiting.store(0, relaxed);
+        ended = yield load("word", lambda now: has_ended(now, generation))
+        if ended:
+            yield store("waiting", 0)
+    if "waiting is cleared by whoever wakes up" in broken:
+        yield store("waiting", 0)
 
 
 def cancel(broken: Broken, generation: int) -> Steps:
@@ -70,8 +92,8 @@ def cancel(broken: Broken, generation: int) -> Steps:
             return
         won, word = yield cas("word", word, (generation, "cancelled"))  # compare_exchange_strong(seen, ...)
         if won:
-            if "cancel() wakes nobody" not in broken:  # first version
-                yield call(wake_waiters, broken)
+            if "cancel() wakes nobody" not in broken:
+                yield call(wake_waiters, broken)  # if (line->waiting.load(seq_cst) != 0) futex_wake(...)
             return
 
 
@@ -81,24 +103,24 @@ def cancel(broken: Broken, generation: int) -> Steps:
 def wake_waiters(broken: Broken) -> Steps:
     waiting = yield load("waiting")  # if (line.waiting.load(seq_cst) != 0)
     if waiting:
-        yield futex_wake("word", 1 if "only one waiter is woken" in broken else ALL)  # futex_wake(..., INT_MAX);
+        yield futex_wake("word", 1 if "one waiter is woken" in broken else ALL)  # futex_wake(..., INT_MAX);
 
 
 def end_request(broken: Broken, generation: int, claimed: bool) -> Steps:
     """claim_request() and end_request(), as a worker calls them."""
     yield when(lambda m: bool(m["submitted"] >= generation), "takes the request")
     word = yield load("word")  # seen = line.word.load(acquire);
-    if claimed:
-        while not has_ended(word, generation):  # claim_request()
-            won, word = yield cas("word", word, (generation, "running"))
-            if won:
-                word = (generation, "running")
-                break
+    while claimed and not has_ended(word, generation):  # claim_request()
+        won, word = yield cas("word", word, (generation, "running"))
+        if won:
+            word = (generation, "running")
+            break
     early = 0
     if "waiting is read before the word is changed" in broken:
         early = yield load("waiting")
     while not has_ended(word, generation):
-        won, word = yield cas("word", word, (generation, "done"))  # line.word.compare_exchange_strong(seen, word, seq_cst)
+        # line.word.compare_exchange_strong(seen, word, seq_cst)
+        won, word = yield cas("word", word, (generation, "done"))
         if won:
             break
     if "waiting is read before the word is changed" not in broken:
@@ -113,9 +135,14 @@ def end_request(broken: Broken, generation: int, claimed: bool) -> Steps:
 def notifier_add(broken: Broken) -> Steps:
     """Notifier::add(). The thread runs already."""
     yield lock("mutex")
-    yield act(lambda m: m.__setitem__("arriving", 1), "arriving_.push_back(...)")
+    stopping = yield load("stopping")  # if (stopping_.load(seq_cst)) { lock.unlock(); done(); return; }
+    if not stopping:
+        yield act(lambda m: m.__setitem__("arriving", 1), "arriving_.push_back(...)")
     yield unlock("mutex")
-    yield call(ring, broken)
+    if stopping:
+        yield act(_done, "done()")
+    else:
+        yield call(ring, broken)
 
 
 def notifier_stop(broken: Broken) -> Steps:
@@ -133,30 +160,27 @@ def ring(broken: Broken) -> Steps:
 def notifier_loop(broken: Broken, entry: bool = False) -> Steps:
     """One turn of Notifier::loop(). `entry`: whether entries_ holds the request."""
     bell = -1
-    late = broken & {"the bell is read after stopping_", "the bell is read after arriving_"}
-    if not late:
+    if not broken & {"the bell is read after stopping_", "the bell is read after arriving_"}:
         bell = yield load("bell")  # bell = bell_.load(seq_cst);
     stopping = yield load("stopping")  # if (stopping_.load(seq_cst)) break;
     if stopping:
-        return
-    if "the bell is read after stopping_" in broken:  # first version
+        yield goto(notifier_end, broken, entry)
+    if "the bell is read after stopping_" in broken:
         bell = yield load("bell")
-    yield lock("mutex")
-    arrived = yield act(lambda m: _take_arriving(m), "takes what is arriving_")
-    yield unlock("mutex")
+    arrived = yield call(take_arriving, broken)
+    entry = entry or arrived
     if "the bell is read after arriving_" in broken:
         bell = yield load("bell")
     words: list[tuple[Hashable, Any]] = [("bell", bell)]  # waiters[count++] = {&bell_, bell};
-    if entry or arrived:
-        entry = True
+    if entry:
         if "waiting is not stored" not in broken:
             yield swap("waiting", 1)  # line.waiting.store(1, seq_cst);
         word = yield load("word")  # word = line.word.load(seq_cst);
         ended = yield load("word", lambda seen: has_ended(seen, 1))  # settle(): ClientSession::ended(*entry.slot)
         if ended:
-            if "a waiter that leaves clears waiting" in broken:  # first version
-                yield store("waiting", 0)
-            yield act(lambda m: m.__setitem__("called", m["called"] + 1), "entry.done()")
+            if "waiting is cleared by whoever sees the end" in broken:
+                yield store("waiting", 0)  # entry.slot->line->waiting.store(0, relaxed);
+            yield act(_done, "entry.done()")
             entry = False
         else:
             words.append(("word", word))  # waiters[count++] = {low_word(&line.word), word};
@@ -164,16 +188,38 @@ def notifier_loop(broken: Broken, entry: bool = False) -> Steps:
     yield goto(notifier_loop, broken, entry)
 
 
-def _take_arriving(m: Any) -> bool:
+def notifier_end(broken: Broken, entry: bool) -> Steps:
+    """Whoever still waits must learn that nobody will tell it later."""
+    arrived = False
+    if "what arrives late is forgotten" not in broken:
+        arrived = yield call(take_arriving, broken)
+    if entry or arrived:
+        yield act(_done, "entry.done()")
+
+
+def take_arriving(broken: Broken) -> Steps:
+    yield lock("mutex")
+    arrived = yield act(_take_arriving, "takes what is arriving_")
+    yield unlock("mutex")
+    return arrived
+
+
+def _take_arriving(m: Memory) -> bool:
     arrived, m["arriving"] = bool(m["arriving"]), 0
     return arrived
+
+
+def _done(m: Memory) -> None:
+    if m["called"]:
+        raise BrokenError("the callback is called twice")
+    m["called"] = 1
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
 def caller(broken: Broken, generations: int) -> Steps:
-    """One thread that calls twice with the same slot."""
+    """A thread that calls again and again with the same slot."""
     for generation in range(1, generations + 1):
         yield call(submit, broken, generation)
         yield call(wait, broken, generation)
@@ -196,8 +242,12 @@ def worker(broken: Broken, generations: int) -> Steps:
         yield call(end_request, broken, generation, claimed)
 
 
+def busy_worker() -> Steps:
+    yield when(lambda m: False, "is busy with something else")
+
+
 def awaiting(broken: Broken) -> Steps:
-    """The thread of the event loop: submits, and hands the request to the notifier; stops it when it was called back."""
+    """The thread of an event loop: submits, hands the request to the notifier, waits to be called back, or does not."""
     yield call(submit, broken, 1)
     yield call(notifier_add, broken)
     patient = yield choose(True, False)
@@ -206,25 +256,45 @@ def awaiting(broken: Broken) -> Steps:
     yield call(notifier_stop, broken)
 
 
-def processes(kind: str, broken: Broken) -> list[Process]:
-    match kind:
-        case "one waiter, two generations":
-            return [Process("client", caller, (broken, 2)), Process("worker", worker, (broken, 2))]
-        case "two waiters" | "a waiter that gives up":
-            other = Process("other", other_waiter, (broken, kind != "two waiters"))
-            generations = 1 if kind == "two waiters" else 2
-            return [Process("client", caller, (broken, generations)), other, Process("worker", worker, (broken, generations))]
-        case "cancelled by another thread":
-            other = Process("other", canceller, (broken,))
-            return [Process("client", caller, (broken, 1)), other, Process("worker", never, daemon=True)]
-        case "cancelled while it ends":
-            other = Process("other", canceller, (broken,))
-            return [Process("client", caller, (broken, 1)), other, Process("worker", worker, (broken, 1))]
-        case "notifier":
-            loop = Process("notifier", notifier_loop, (broken,))
-            return [Process("client", awaiting, (broken,)), loop, Process("worker", worker, (broken, 1))]
-    raise ValueError(kind)
+def closer(broken: Broken) -> Steps:
+    """Another thread, which closes the session at any moment."""
+    yield call(notifier_stop, broken)
 
 
-def never() -> Steps:
-    yield when(lambda m: False, "is busy with something else")
+def model(kind: str, broken: Broken, order: str = "tso") -> Model:
+    end = Process("worker", worker, (broken, 1))
+    one = Process("client", caller, (broken, 1))
+    loop = Process("notifier", notifier_loop, (broken,))
+    called: Any = lambda m: None if m["called"] else "the callback is never called"  # noqa: E731
+    processes = {
+        "two generations": [Process("client", caller, (broken, 2)), Process("worker", worker, (broken, 2))],
+        "two waiters": [one, Process("other", other_waiter, (broken, False)), end],
+        "a waiter that gives up": [one, Process("other", other_waiter, (broken, True)), end],
+        "a waiter that gives up, two generations": [
+            Process("client", caller, (broken, 2)),
+            Process("other", other_waiter, (broken, True)),
+            Process("worker", worker, (broken, 2)),
+        ],
+        "cancelled": [one, Process("other", canceller, (broken,)), Process("worker", busy_worker, daemon=True)],
+        "cancelled while it ends": [one, Process("other", canceller, (broken,)), end],
+        "notifier": [Process("client", awaiting, (broken,)), loop, end],
+        "notifier that is stopped": [
+            Process("client", awaiting, (broken,)),
+            loop,
+            Process("closer", closer, (broken,)),
+            end,
+        ],
+        "notifier and a waiter": [
+            Process("client", awaiting, (broken,)),
+            loop,
+            Process("other", other_waiter, (broken, False)),
+            end,
+        ],
+        "notifier, cancelled": [
+            Process("client", awaiting, (broken,)),
+            loop,
+            Process("other", canceller, (broken,)),
+            Process("worker", busy_worker, daemon=True),
+        ],
+    }[kind]
+    return Model(processes, memory(), order, final=called if "notifier" in kind else None)

@@ -1,41 +1,38 @@
 """An explicit-state model checker for protocols of a few processes that share memory.
 
-Theory of operation. A process is a generator function that yields one operation per access to shared memory and is sent
-its result; it reads like the C++ it stands for. explore() runs all interleavings breadth first, with a set of the states seen,
-so the first counterexample found is a shortest one. Four things can happen at any moment: a process takes its next
-step, a store leaves a store buffer, a process that is `mortal` dies, or nothing at all any more. In the last case every process that
-is not a `daemon` must have ended and `final` must agree: somebody asleep whom nobody will wake is a lost wake-up.
+Theory of operation. A process is a generator function that yields one operation per access to shared memory and is
+sent its result; it reads like the C++ it stands for. explore() runs all interleavings breadth first, with a set of
+the states seen, so the first counterexample found is a shortest one. Four things can happen at any moment: a
+process takes its next step, a store leaves a store buffer, a process that is `mortal` dies, or nothing at all any
+more. In the last case every process that is not a `daemon` must have ended and `final` must agree: somebody asleep
+whom nobody will wake is a lost wake-up.
 
-A generator cannot be copied or compared, but what it does next follows from its function, its arguments and the results it
-was sent. These three are the local state; the generator is run again from them when a new local state turns up, and never
-otherwise. `call` returns only the callee's result to the caller's history and `goto` forgets the history, so paths merge there. Code
-between two operations must depend on nothing else.
+A generator cannot be copied or compared, but what it does next follows from its function, its arguments and the
+results it was sent. These three are the local state; the generator is run again from them when a new local state
+turns up, and never otherwise. `call` returns only the callee's result to the caller's history and `goto` forgets
+the history, so paths merge there. Code between two operations must depend on nothing else.
 
-Memory models. "sc": stores are seen at once. "tso" (x86-64): a store enters its process's first-in first-out buffer and leaves it at any
-later time; loads look into their own buffer first; locked operations, full fences and system calls wait until it is empty.
-"weak": as tso, but stores that are not `release` may leave in any order (loads are never reordered: this is less than ARM allows).
-What a dead process had stored still arrives: the buffer is the processor's.
+Memory models. "sc": stores are seen at once. "tso" (x86-64): a store enters its process's first-in first-out buffer
+and leaves it at any later time; loads look into their own buffer first; locked operations, full fences and system
+calls wait until it is empty. "weak": as tso, but stores that are not `release` may leave in any order (loads are
+never reordered: this is less than ARM allows). What a process had stored when it dies has arrived before anybody
+can hear of its death.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Steps = Generator["Op", Any, Any]
-Body = Callable[..., Steps]
-State = tuple[Any, ...]  # (memory, local states, what each sleeps on, store buffers, deaths so far)
+from .operation import Body, BrokenError, Memory, Op, name_text
 
+State = tuple[Any, ...]  # (memory, local states, what each sleeps on, store buffers, deaths so far)
 Event = tuple[int, Any, Any]  # process; local state, store that arrived, or None for its death; result
 ENDED, DEAD = -1, -2
 _UNORDERED = frozenset({"load", "store", "choose", "when", "look"})  # do not wait for the store buffer
-ALL = 1 << 30  # wake(name, ALL): INT_MAX
-
-
-class BrokenError(Exception):
-    """Raised inside act() and ghosts: the property named by the message does not hold."""
 
 
 class CounterexampleError(AssertionError):
@@ -48,144 +45,6 @@ class CounterexampleError(AssertionError):
         super().__init__(f"{problem}\nafter {len(trace)} steps ({states} states seen):\n{lines}")
 
 
-class Memory:
-    """Shared variables by name, for act(), ghosts, `invariant` and `final`."""
-
-    def __init__(self, index: dict[Hashable, int], values: list[Any]) -> None:
-        self._index = index
-        self.values = values
-
-    def __getitem__(self, name: Hashable) -> Any:
-        return self.values[self._index[name]]
-
-    def __setitem__(self, name: Hashable, value: Any) -> None:
-        self.values[self._index[name]] = value
-
-
-Ghost = Callable[[Memory, Any], None]
-
-
-@dataclass(slots=True)
-class Op:
-    kind: str
-    name: Hashable = None
-    value: Any = None
-    extra: Any = None
-    view: Callable[[Any], Any] | None = None
-    ghost: Ghost | None = None
-    timed: bool = False
-    where: str = ""
-    at: int = -1  # index of `name`
-
-    def text(self) -> str:
-        what = "" if self.name is None else f" {_text(self.name)}"
-        match self.kind:
-            case "store" | "swap":
-                return f"{self.kind}{what} = {self.value}"
-            case "cas":
-                return f"cas{what} {self.value} -> {self.extra}"
-            case "add":
-                return f"add{what} {self.value:+}"
-            case "sleep":
-                return "futex wait on " + ", ".join(f"{_text(name)} == {value}" for name, value in self.value)
-            case "act" | "when" | "fail" | "look":
-                return str(self.extra)
-            case _:
-                return f"{self.kind}{what}"
-
-
-def _text(name: Hashable) -> str:
-    return f"{name[0]}[{','.join(map(str, name[1:]))}]" if isinstance(name, tuple) else str(name)
-
-
-def load(name: Hashable, view: Callable[[Any], Any] | None = None, ghost: Ghost | None = None) -> Op:
-    """Result: the value, or view(value): what of it matters here, which keeps the state space small."""
-    return Op("load", name, view=view, ghost=ghost)
-
-
-def store(name: Hashable, value: Any, *, release: bool = False) -> Op:
-    """A plain store (relaxed; `release` matters in the weak model only)."""
-    return Op("store", name, value, release)
-
-
-def swap(name: Hashable, value: Any, view: Callable[[Any], Any] | None = None, ghost: Ghost | None = None) -> Op:
-    """An exchange, which is what a seq_cst store is on x86-64. Result: view(old value); without a view, None."""
-    return Op("swap", name, value, view=view, ghost=ghost)
-
-
-def cas(
-    name: Hashable, expected: Any, new: Any, view: Callable[[Any], Any] | None = None, ghost: Ghost | None = None
-) -> Op:
-    """Result: (won, value seen), or view((won, value seen))."""
-    return Op("cas", name, expected, new, view=view, ghost=ghost)
-
-
-def add(name: Hashable, amount: int) -> Op:
-    """A fetch-add whose result nobody looks at."""
-    return Op("add", name, amount)
-
-
-def fence() -> Op:
-    return Op("fence")
-
-
-def sleep(*words: tuple[Hashable, Any], timed: bool = False) -> Op:
-    """futex_wait / futex_waitv on (name, expected) pairs. Not `timed`: without a time limit."""
-    return Op("sleep", value=words, timed=timed)
-
-
-def wake(name: Hashable, count: int) -> Op:
-    return Op("wake", name, count)
-
-
-def lock(name: Hashable) -> Op:
-    """A robust mutex. Result: "yes", or "after_death" when the last holder died."""
-    return Op("lock", name)
-
-
-def try_lock(name: Hashable) -> Op:
-    """Result: "no", "yes" or "after_death"."""
-    return Op("try_lock", name)
-
-
-def unlock(name: Hashable) -> Op:
-    return Op("unlock", name)
-
-
-def choose(*values: Hashable) -> Op:
-    """Result: any of the values."""
-    return Op("choose", value=values)
-
-
-def when(condition: Callable[[Memory], bool], text: str, ghost: Ghost | None = None) -> Op:
-    """Goes on only where the condition holds: for what the model leaves out (time, the operating system)."""
-    return Op("when", value=condition, extra=text, ghost=ghost)
-
-
-def look(view: Callable[[Memory], Any], text: str) -> Op:
-    """Several loads in one step. Result: what `view` returns of memory as it is (not of stores still in the buffer)."""
-    return Op("look", value=view, extra=text)
-
-
-def act(change: Callable[[Memory], Any], text: str) -> Op:
-    """Any change of memory in one indivisible step. Result: what `change` returns."""
-    return Op("act", value=change, extra=text)
-
-
-def fail(message: str) -> Op:
-    return Op("fail", extra=message)
-
-
-def call(body: Body, *args: Hashable) -> Op:
-    """Runs another generator function to its end. Result: what it returns."""
-    return Op("call", value=body, extra=args)
-
-
-def goto(body: Body, *args: Hashable) -> Op:
-    """Goes on as body(*args), with nothing remembered."""
-    return Op("goto", value=body, extra=args)
-
-
 @dataclass
 class Process:
     name: str
@@ -193,6 +52,7 @@ class Process:
     args: tuple[Hashable, ...] = ()
     daemon: bool = False  # may be asleep, or waiting, at the end
     mortal: bool = False  # may die at every step
+    patient: bool = False  # takes a step only when nobody else can: a timer that comes too late rather than in time
 
 
 @dataclass
@@ -201,6 +61,8 @@ class Model:
     memory: dict[Hashable, Any]
     order: str = "tso"
     deaths: int = 0
+    # what memory of the model's own says about the process that died
+    on_death: Callable[[Memory, int], None] | None = None
     invariant: Callable[[Memory], str | None] | None = None
     final: Callable[[Memory], str | None] | None = None
     limit: int = 1_500_000  # states
@@ -279,6 +141,7 @@ class _Explorer:
         self.model = model
         self.locals = _Locals(model.index)
         self.names = [process.name for process in model.processes]
+        self.patient = [process.patient for process in model.processes]
         self.came: dict[State, tuple[State, Event] | None] = {}
         self.steps = self.ends = 0
 
@@ -294,15 +157,18 @@ class _Explorer:
         while queue:
             state = queue.popleft()
             stuck = True
-            for event, following in self._successors(state):
-                self.steps += 1
-                stuck = stuck and following[4] != state[4]  # nobody has to die
-                if following not in came:
-                    came[following] = (state, event)
-                    if model.invariant is not None:
-                        self._check_invariant(following)
-                    queue.append(following)
-            if stuck:
+            for patient in (False, True):
+                for event, following in self._successors(state, patient):
+                    self.steps += 1
+                    stuck = stuck and following[4] != state[4]  # nobody has to die
+                    if following not in came:
+                        came[following] = (state, event)
+                        if model.invariant is not None:
+                            self._check_invariant(following)
+                        queue.append(following)
+                if not stuck:
+                    break
+            else:
                 self._check_end(state)
             if len(came) > model.limit:
                 raise RuntimeError(f"more than {model.limit} states: choose smaller bounds")
@@ -310,8 +176,8 @@ class _Explorer:
 
     # ---- properties --------------------------------------------------------------------------------------------------
 
-    def _memory(self, values: tuple[Any, ...]) -> Memory:
-        return Memory(self.model.index, list(values))
+    def _memory(self, values: Sequence[Any]) -> Memory:
+        return Memory(self.model.index, values)
 
     def _check_invariant(self, state: State) -> None:
         if self.model.invariant is not None and (problem := self.model.invariant(self._memory(state[0]))) is not None:
@@ -340,24 +206,25 @@ class _Explorer:
             return f"{self.names[at]} dies"
         if isinstance(what, tuple):
             variable, value, _ = what
-            return f"{self.names[at]}'s store {_text(list(self.model.index)[variable])} = {value} arrives"
+            return f"{self.names[at]}'s store {name_text(list(self.model.index)[variable])} = {value} arrives"
         op = self.locals.ops[what]
         shown = "" if result is None else f": {result}"
         return f"{self.names[at]:9} {op.where:22} {op.text()}{shown}"
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def _successors(self, state: State) -> Iterator[tuple[Event, State]]:
+    def _successors(self, state: State, patient: bool) -> Iterator[tuple[Event, State]]:
         memory, locals_, asleep, buffers, deaths = state
         may_die = deaths < self.model.deaths
         for at, local in enumerate(locals_):
+            if self.patient[at] is not patient:
+                continue
             if buffers[at]:
                 yield from self._drains(state, at)
             if local < 0:
                 continue
             if may_die and self.model.processes[at].mortal:
-                dead = (memory, _put(locals_, at, DEAD), _put(asleep, at, None), buffers, deaths + 1)
-                yield (at, None, None), dead
+                yield (at, None, None), self._death(state, at)
             if asleep[at] is None:
                 op = self.locals.ops[local]
                 if op.kind == "load":  # the most frequent one
@@ -370,6 +237,16 @@ class _Explorer:
             elif self.locals.ops[local].timed:
                 moved = _put(locals_, at, self.locals.after(local, None))
                 yield (at, local, "times out"), (memory, moved, _put(asleep, at, None), buffers, deaths)
+
+    def _death(self, state: State, at: int) -> State:
+        memory, locals_, asleep, buffers, deaths = state
+        values = list(memory)
+        for variable, value, _ in buffers[at]:
+            values[variable] = value
+        view = self._memory(values)
+        if self.model.on_death is not None:
+            self.model.on_death(view, at)
+        return tuple(values), _put(locals_, at, DEAD), _put(asleep, at, None), _put(buffers, at, ()), deaths + 1
 
     def _drains(self, state: State, at: int) -> Iterator[tuple[Event, State]]:
         memory, locals_, asleep, buffers, deaths = state
@@ -434,8 +311,10 @@ class _Explorer:
     def _results(self, state: State, at: int, local: int, op: Op) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         """(result, memory after) of the operations that have one, for each way it can go."""
         for result, after in self._plain_results(state, at, local, op):
-            if op.ghost is not None:
-                _, after = self._change(state, after, (at, local, result), op.ghost, result)
+            if (ghost := op.ghost) is not None:
+                values = list(after)
+                self._ask(state, (at, local, result), lambda: ghost(self._memory(values), result))  # noqa: B023 (asked at once)
+                after = tuple(values)
             yield result, after
 
     def _plain_results(self, state: State, at: int, local: int, op: Op) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -444,7 +323,8 @@ class _Explorer:
             case "load":
                 yield self._seen(state, at, op), memory
             case "swap":
-                yield None if op.view is None else op.view(memory[op.at]), _put(memory, op.at, op.value)
+                after = op.value(memory[op.at]) if callable(op.value) else op.value
+                yield None if op.view is None else op.view(memory[op.at]), _put(memory, op.at, after)
             case "cas":
                 won = memory[op.at] == op.value
                 seen = (won, memory[op.at])
@@ -462,14 +342,16 @@ class _Explorer:
                 if op.value(self._memory(memory)):
                     yield None, memory
             case "look":
-                yield op.value(self._memory(memory)), memory
+                yield self._ask(state, (at, local, None), lambda: op.value(self._memory(memory))), memory
             case "act":
-                yield self._change(state, memory, (at, local, None), lambda view, _: op.value(view), None)
+                values = list(memory)
+                answer = self._ask(state, (at, local, None), lambda: op.value(self._memory(values)))
+                yield answer, tuple(values)
             case _:
                 raise RuntimeError(f"unknown operation {op.kind}")
 
     def _locks(self, state: State, at: int, op: Op) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        memory, locals_, _, buffers, _ = state
+        memory, locals_, _, _, _ = state
         holder = memory[op.at]
         if op.kind == "unlock":
             if holder != at + 1:
@@ -477,20 +359,16 @@ class _Explorer:
             yield None, _put(memory, op.at, 0)
         elif holder == 0:
             yield "yes", _put(memory, op.at, at + 1)
-        elif locals_[holder - 1] == DEAD and not buffers[holder - 1]:
+        elif locals_[holder - 1] == DEAD:
             yield "after_death", _put(memory, op.at, at + 1)
         elif op.kind == "try_lock":
             yield "no", memory
 
-    def _change(
-        self, state: State, values: tuple[Any, ...], event: Event, change: Callable[[Memory, Any], Any], result: Any
-    ) -> tuple[Any, tuple[Any, ...]]:
-        view = self._memory(values)
+    def _ask(self, state: State, event: Event, question: Callable[[], Any]) -> Any:
         try:
-            answer = change(view, result)
+            return question()
         except BrokenError as broken:
             raise self._counterexample(str(broken), state, event) from None
-        return answer, tuple(view.values)
 
 
 def _put(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
@@ -499,4 +377,10 @@ def _put(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
 
 def explore(model: Model) -> Outcome:
     """Looks at every state. Raises CounterexampleError with a shortest trace."""
-    return _Explorer(model).run()
+    collecting = gc.isenabled()
+    gc.disable()  # states are tuples without cycles; looking for some takes a third of the time
+    try:
+        return _Explorer(model).run()
+    finally:
+        if collecting:
+            gc.enable()

@@ -10,15 +10,11 @@ from collections.abc import Hashable
 
 import pytest
 
-from explore import (
-    CounterexampleError,
-    Model,
-    Outcome,
-    Process,
+from .explore import CounterexampleError, Model, Outcome, Process, explore
+from .operation import (
     Steps,
     call,
     choose,
-    explore,
     fail,
     goto,
     load,
@@ -59,7 +55,8 @@ def publish(broken: str, published: int, head: int) -> Steps:
     while published != head:  # for (; published_ != head_; ++published_)
         sequence = (published + 1) % WRAP if broken != "no laps" else (published & MASK) + 1
         release = broken != "publish without release"
-        yield store(("sequence", published & MASK), sequence, release=release)  # sequence.store(published_ + 1, release);
+        # sequence.store(published_ + 1, release);
+        yield store(("sequence", published & MASK), sequence, release=release)
         published = (published + 1) % WRAP
 
 
@@ -78,7 +75,8 @@ def producer(broken: str, head: int, known_tail: int, sent: int) -> Steps:
         sent += 1
     yield call(publish, broken, start, head)
     if start == head:
-        yield when(lambda m: bool(m["tail"] != known_tail), "waits for the tail to move")  # the caller gets would_block and comes again after some request ended
+        # the caller gets would_block and comes again after some request ended
+        yield when(lambda m: bool(m["tail"] != known_tail), "waits for the tail to move")
     yield goto(producer, broken, head, known_tail, sent)
 
 
@@ -96,7 +94,8 @@ def consumer(broken: str, position: int, got: int) -> Steps:
     wanted = (position + 1) % WRAP if broken != "no laps" else slot + 1
     sequence = yield load(("sequence", slot))  # slot.sequence.load(acquire) == position_ + 1
     if sequence != wanted if broken != "any sequence will do" else sequence == 0:
-        yield when(lambda m: bool(m["sequence", slot] != sequence), "waits for a message")  # nullptr; the worker looks again after news (test_sleep.py)
+        # nullptr; the worker looks again after news (test_sleep.py)
+        yield when(lambda m: bool(m["sequence", slot] != sequence), "waits for a message")
         yield goto(consumer, broken, position, got)
     if broken == "retired before it is read":
         yield store("tail", (position + 1) % WRAP, release=True)
@@ -212,7 +211,10 @@ def test_a_broken_status_entry_is_found(broken: str, order: str) -> None:
 def test_a_writer_that_dies_leaves_the_entry_odd() -> None:
     """read() then fails for ever, which the caller has to know; it never returns half of a write."""
     model = Model(
-        [Process("writer", status_writer, ("", 1, 1), mortal=True), Process("reader", status_reader, ("", 0), daemon=True)],
+        [
+            Process("writer", status_writer, ("", 1, 1), mortal=True),
+            Process("reader", status_reader, ("", 0), daemon=True),
+        ],
         {"count": 0, ("word", 0): 0, ("word", 1): 0},
         deaths=1,
     )

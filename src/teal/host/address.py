@@ -19,7 +19,7 @@ import stat
 import struct
 from pathlib import Path
 
-from teal.errors import Busy, InvalidArgument, NotFound
+from teal.errors import Busy, InvalidArgument, NotFound, PeerDied
 
 ENVIRONMENT = "TEAL_HOST"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -56,6 +56,7 @@ def _remove_stale(address: str) -> None:
     except FileNotFoundError:
         return
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    probe.settimeout(1.0)  # a stopped process with a full backlog takes no connection
     try:
         probe.connect(socket_address(address))
     except ConnectionRefusedError:
@@ -66,15 +67,18 @@ def _remove_stale(address: str) -> None:
         probe.close()
 
 
-def listen(address: str) -> socket.socket:
-    """A listening socket. Raises Busy with the pid of who listens there already."""
+def listen(address: str, *, others: bool = False) -> socket.socket:
+    """A listening socket. Raises Busy with the pid of who listens there already.
+
+    ``others``: users other than ours may connect; whoever accepts asks for their uid.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         if not address.startswith("@"):
             _remove_stale(address)
         sock.bind(socket_address(address))
         if not address.startswith("@"):
-            os.chmod(address, 0o600)
+            os.chmod(address, 0o666 if others else 0o600)
         sock.listen(128)
         sock.setblocking(False)
     except OSError as error:
@@ -93,6 +97,7 @@ def listen(address: str) -> socket.socket:
 
 def _who_listens(address: str) -> str:
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    probe.settimeout(1.0)  # a stopped process with a full backlog takes no connection
     try:
         probe.connect(socket_address(address))
         pid, uid = peer(probe)
@@ -110,16 +115,19 @@ def connect(address: str | None, timeout: float = 5.0) -> tuple[socket.socket, s
     sock.settimeout(timeout)
     try:
         sock.connect(socket_address(chosen))
+    except TimeoutError:
+        sock.close()
+        raise PeerDied("host", f"something listens at {chosen} and took no connection within {timeout} s") from None
     except OSError as error:
         sock.close()
         raise NotFound(
             f"no host listens at {chosen} ({error.strerror}); start one with `teal serve`, or embed a teal.Host()"
         ) from None
     _, uid = peer(sock)
-    if address is None and uid not in (os.getuid(), 0):
+    ours = chosen.startswith(f"@teal/{os.getuid()}/")  # anybody may bind that name; only we and root may mean it
+    if (address is None or ours) and uid not in (os.getuid(), 0):
         sock.close()
-        raise NotFound(
-            f"the host at {chosen} belongs to user {uid}, not to you; give its address by hand if you trust it"
-        )
+        advice = "start yours under another --name" if ours else "give its address by hand if you trust it"
+        raise NotFound(f"the host at {chosen} belongs to user {uid}, not to you; {advice}")
     sock.settimeout(None)
     return sock, chosen

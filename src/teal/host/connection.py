@@ -1,8 +1,8 @@
 """A client's connection to a host: the control socket, and sessions with its pools.
 
-Theory of operation: one lock, one request at a time on the socket; nothing here is on the path of a call. Memory
-comes in regions that
-double in size, so that attaching costs little and large callers need few of them.
+Theory of operation: one lock, one request at a time on the socket; nothing here is on the path of a call. Memory comes
+in regions that double in size, so that attaching costs little and large callers need few of them. A forked child closes
+its copy of the socket at once: the host must hear of the parent's end whatever the child does.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ import contextlib
 import os
 import socket
 import threading
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import Closed, PeerDied, QuotaExceeded
+from teal.errors import Closed, InternalError, PeerDied, QuotaExceeded
 from teal.host import address as addresses
 from teal.host import wire
 
+if TYPE_CHECKING:
+    from teal.host.model import Model
+
+T = TypeVar("T")
+
 _FIRST_REGION = 256 * 1024
 _LARGEST_STEP = 64 << 20
+_MOST_TRIES = 64
 
 
 class PoolSession:
@@ -35,6 +43,8 @@ class PoolSession:
             fds[0], self.index, body["epoch"], body["slots"], body["idle_ns"], connection.socket.fileno()
         )
         self.notifier = _core.Notifier(self.core)
+        self._registering = threading.Lock()  # guards _models
+        self._models: weakref.WeakSet[Model] = weakref.WeakSet()  # whose idle slots may make room for others
         self._growing = threading.Lock()
 
     def grow(self, nbytes: int, pages: str = "best") -> None:
@@ -47,6 +57,7 @@ class PoolSession:
             try:
                 body, fds = self._connection.ask(message)
             except QuotaExceeded:
+                self._reclaim()
                 self.shrink()
                 message.nbytes = (nbytes + 8192 + 4095) // 4096 * 4096
                 body, fds = self._connection.ask(message)
@@ -57,15 +68,34 @@ class PoolSession:
         for region in self.core.take_empty_regions(keep):
             self._connection.ask(wire.FreeRegion(self.index, region))
 
-    def loan(self, home: _core.SlotHome, nbytes: int) -> _core.Slot:
-        """A slot of this home; grows when there is no room. Raises QuotaExceeded."""
-        slot = home.loan()
-        if slot is None:
+    def with_room(self, take: Callable[[], T | None], nbytes: int) -> T:
+        """What ``take`` gives, once there is room for it. Raises QuotaExceeded when there never is."""
+        reclaimed = False
+        for _ in range(_MOST_TRIES):  # another thread may be faster and take the room
+            try:
+                taken = take()
+            except QuotaExceeded:  # no completion line is left
+                if reclaimed:
+                    raise
+                reclaimed = True
+                self._reclaim()
+                continue
+            if taken is not None:
+                return taken
             self.grow(nbytes)
-            slot = home.loan()
-        if slot is None:
-            raise QuotaExceeded(f"no room for a call of {nbytes} bytes in this client's shared memory")
-        return slot
+        raise QuotaExceeded(f"no room for a call of {nbytes} bytes in this client's shared memory")
+
+    def register(self, model: Model) -> None:
+        """``model.forget_idle()`` is called when memory or completion lines are short."""
+        with self._registering:
+            self._models.add(model)
+
+    def _reclaim(self) -> None:
+        """Slots that nobody holds keep memory and lines for calls of their shapes: while there are some to spare."""
+        with self._registering:
+            models = list(self._models)
+        for model in models:
+            model.forget_idle()
 
 
 class Connection:
@@ -74,6 +104,7 @@ class Connection:
     def __init__(self, address: str | None, timeout: float = 5.0) -> None:
         self.socket, self.address = addresses.connect(address, timeout)
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._next = 0
         self._sessions: dict[str, PoolSession] = {}
         self._pid = os.getpid()
@@ -91,41 +122,57 @@ class Connection:
             raise
         self.socket.settimeout(None)
         self.host_pid: int = body["pid"]
+        _open.add(self)
 
     def ask(self, message: Any, fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
         """Sends a message and waits for its answer: (body, descriptors, which are the caller's now)."""
-        if self._pid != os.getpid():
-            raise Closed("made before fork(): reopen after fork with teal.connect()")
+        self.check_not_forked()
         with self._lock:
             if self.closed:
                 raise Closed("the connection to the host is closed")
             self._next += 1
             try:
                 wire.send(self.socket, wire.Envelope(self._next, message), fds)
-                datagram = wire.receive(self.socket)
+                reply, datagram = self._reply()
             except (BrokenPipeError, ConnectionResetError):
-                datagram = self._last_words()
-            if datagram is None:
-                raise PeerDied("host", "its process is gone")
+                reply, datagram = self._last_words()
             try:
-                reply = wire.decode_reply(datagram.data)
                 body = wire.body_of(reply, datagram)
                 taken, datagram.fds = datagram.fds, []
             finally:
                 datagram.close()
         return body, taken
 
-    def _last_words(self) -> wire.Datagram | None:
+    def check_not_forked(self) -> None:
+        if self._pid != os.getpid():
+            raise Closed("made before fork(): reopen after fork with teal.connect()")
+
+    def _reply(self) -> tuple[wire.Reply, wire.Datagram]:
+        """The answer to the last message. One that was interrupted (Ctrl-C) before its answer came is passed over."""
+        while (datagram := wire.receive(self.socket)) is not None:
+            try:
+                reply = wire.decode_reply(datagram.data)
+            except Exception as error:
+                datagram.close()
+                raise InternalError(f"the host sent an answer that is not understood: {error}") from error
+            if reply.id in (self._next, 0):  # 0: the host refuses this connection
+                return reply, datagram
+            datagram.close()
+        raise PeerDied("host", "its process is gone")
+
+    def _last_words(self) -> tuple[wire.Reply, wire.Datagram]:
         # A host that refuses a connection says why before it hangs up.
-        with contextlib.suppress(OSError):
-            return wire.receive(self.socket)
-        return None
+        try:
+            return self._reply()
+        except OSError:
+            raise PeerDied("host", "its process is gone") from None
 
     def session(self, pool: str) -> PoolSession:
         """The session with a pool; opened at first use."""
-        session = self._sessions.get(pool)
-        if session is None:
-            session = self._sessions[pool] = PoolSession(self, pool)
+        with self._opening:
+            session = self._sessions.get(pool)
+            if session is None:
+                session = self._sessions[pool] = PoolSession(self, pool)
         return session
 
     @property
@@ -145,3 +192,15 @@ class Connection:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for connection in list(_open):
+        with contextlib.suppress(OSError):
+            connection.socket.close()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

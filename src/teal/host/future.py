@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from teal import _core
-from teal.errors import TealError
+from teal.errors import Cancelled, TealError
 
 if TYPE_CHECKING:
     from teal.host.model import Model
     from teal.host.outputs import Outputs
 
+_settling = threading.Lock()  # two threads may ask for one answer; one that was spilled can be fetched once
+
 
 class Future:
     """The answer to come of ``model.submit(...)``. Thread-safe; awaitable in any asyncio loop."""
 
-    __slots__ = ("_callbacks", "_model", "_outcome", "_slot")
+    __slots__ = ("__weakref__", "_model", "_outcome", "_slot")
 
     def __init__(self, model: Model, slot: _core.Slot) -> None:
         self._model = model
-        self._slot = slot
+        self._slot: _core.Slot | None = slot  # None once settled: its memory is kept by the outputs, or by nobody
         self._outcome: Outputs | TealError | None = None
 
     def result(self, timeout: float | None = None) -> Outputs:
@@ -31,9 +34,10 @@ class Future:
 
         Raises what ended the request: DeadlineExceeded, Cancelled, PeerDied, KernelFailed, InvalidArgument, …
         """
-        if self._outcome is None:
+        slot = self._slot
+        if slot is not None:
             until = 0 if timeout is None else time.monotonic_ns() + max(1, int(timeout * 1e9))
-            if not self._slot.wait(until):
+            if not slot.wait(until):
                 raise TimeoutError(f"no answer within {timeout} s; the request goes on (use deadline= to end it)")
             self._settle()
         if isinstance(self._outcome, TealError):
@@ -51,11 +55,13 @@ class Future:
 
     def done(self) -> bool:
         """Has the request ended, one way or the other?"""
-        return self._outcome is not None or self._slot.ended()
+        slot = self._slot
+        return slot is None or slot.ended()
 
     def running(self) -> bool:
         """Is a kernel with effects running it, so that it cannot be cancelled any more?"""
-        return not self.done() and self._slot.running()
+        slot = self._slot
+        return slot is not None and not slot.ended() and slot.running()
 
     def cancel(self) -> bool:
         """Ends the request unless it has ended. True: it will not be answered, and it never starts any more.
@@ -63,29 +69,34 @@ class Future:
         False: it has ended already, or a kernel with effects is running it. A pure kernel that is running finishes
         unseen.
         """
-        return self._outcome is None and self._slot.cancel()
+        slot = self._slot
+        return slot is not None and slot.cancel()
 
     def cancelled(self) -> bool:
         """Did cancel() (or the host) end it?"""
-        from teal.errors import Cancelled
-
         return self.done() and isinstance(self.exception(), Cancelled)
 
     def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
         """Calls ``callback(self)`` from another thread once the request has ended (at once if it has)."""
-        if self.done():
+        slot = self._slot
+        if slot is None or slot.ended():
             callback(self)
         else:
-            self._model._notifier.add(self._slot, lambda: callback(self))
+            self._model._notifier.add(slot, lambda: callback(self))
 
     def _settle(self) -> None:
-        try:
-            self._outcome = self._model._ended(self._slot)
-        except TealError as error:
-            self._outcome = error
+        with _settling:
+            if self._slot is None:
+                return
+            try:
+                self._outcome = self._model._ended(self._slot)
+            except TealError as error:
+                self._outcome = error
+            self._slot = None
 
     def __await__(self) -> Generator[Any, None, Outputs]:
-        if not self.done():
+        slot = self._slot
+        if slot is not None and not slot.ended():
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
 
@@ -97,7 +108,7 @@ class Future:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(wake)
 
-            self._model._notifier.add(self._slot, ended)
+            self._model._notifier.add(slot, ended)
             try:
                 yield from waiter.__await__()
             except asyncio.CancelledError:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from typing import Any
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import InternalError, InvalidArgument, TealError
+from teal.errors import Closed, InternalError, InvalidArgument, TealError
 from teal.host import address as addresses
 from teal.host import repository as files
 from teal.host import wire
@@ -29,8 +29,6 @@ from teal.host.duration import nanoseconds
 from teal.host.limits import Limits
 from teal.host.model import Model, info_of
 from teal.host.records import ClientStatistics, Histogram, HostStatistics, ModelInfo, WorkerStatistics
-
-_embedded = itertools.count()
 
 
 class _Thread:
@@ -48,6 +46,12 @@ class _Thread:
         self._started.wait()
         if self._error is not None:
             raise self._error
+        _running.add(self)
+
+    def forget(self) -> None:
+        """In a forked child."""
+        if self._daemon is not None:
+            self._daemon.forget()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -68,6 +72,17 @@ class _Thread:
             with contextlib.suppress(RuntimeError):
                 asyncio.run_coroutine_threadsafe(self._daemon.stop(drain=drain, timeout=timeout), self._loop)
             self._thread.join()
+
+
+_running: weakref.WeakSet[_Thread] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for thread in list(_running):
+        thread.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class Host:
@@ -92,7 +107,9 @@ class Host:
         limits: Limits | None = None,
         repository: str | os.PathLike[str] | None = None,
     ) -> None:
-        address = addresses.default_address(f"embedded-{os.getpid()}-{next(_embedded)}" if name is None else name)
+        # A process number alone is not unique where containers share a network namespace.
+        own = f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
+        address = addresses.default_address(own if name is None else name)
         self._thread: _Thread | None = _Thread(
             daemon_arguments(
                 address, workers=workers, idle=idle, threads=threads, cores=cores, limits=limits, repository=repository
@@ -196,6 +213,9 @@ class Host:
 
         Raises QuotaExceeded, InvalidArgument.
         """
+        self._connection.check_not_forked()
+        if self._connection.closed:
+            raise Closed("the connection to the host is closed")
         session = self._connection.session("default")
         tensor = session.core.allocate(dtype, list(shape))
         if tensor is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import dataclass
 
-from teal.errors import InvalidArgument
+from teal.errors import InvalidArgument, QuotaExceeded
 
 
 def _half_of_memory() -> int:
@@ -43,3 +44,13 @@ class Limits:
             value = getattr(self, name)
             if not isinstance(value, int) or not low <= value <= high:
                 raise InvalidArgument(f"{value!r}, expected {low} to {high}", path=f"$.limits.{name}")
+
+
+def spare_descriptors(fd: int, what: str, share: float = 0.75) -> None:
+    """Raises QuotaExceeded when ``fd`` (they are given out lowest first) is beyond this share of the process's own."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if fd >= most * share:
+        raise QuotaExceeded(
+            f"{what}: descriptor {fd} of the {most} that the host's process may have open; "
+            "close clients or free memory, or start the host under a larger `ulimit -n`"
+        )

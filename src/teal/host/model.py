@@ -1,20 +1,22 @@
 """A model as its callers see it: loaned memory, calls, futures.
 
-Theory of operation: for each set of input shapes there is a *home* of slots (core/host/client.hpp). A plain call
-loans a slot, copies the arrays in
-(counted), submits, waits, and returns tensors that show the slot's outputs; the slot goes home when the last of them
-is gone. ``new_inputs`` loans
-a slot whose input tensors are filled in place; a call with those tensors copies nothing. ``prepare`` keeps one slot
+Theory of operation: for each set of input shapes there is a *home* of slots (core/host/client.hpp). A plain call loans
+a slot, copies the arrays in (counted), submits, waits, and returns tensors that show the slot's outputs; the slot goes
+home when the last of them is gone. ``new_inputs`` loans a slot whose input tensors are filled in place; a call with
+those tensors copies nothing, and takes other outputs while somebody looks at the last ones. ``prepare`` keeps one slot
 for itself.
 """
 
 from __future__ import annotations
 
+import operator
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from teal import _core
@@ -29,7 +31,7 @@ from teal.errors import (
     QuotaExceeded,
     TealError,
 )
-from teal.host import wire
+from teal.host import callers, wire
 from teal.host.future import Future
 from teal.host.outputs import Outputs
 from teal.host.plan import PlanEntry, Shapes, plan_bytes, plan_inputs, plan_outputs
@@ -93,8 +95,8 @@ class Model:
         self._index: int = described["index"]
         self._pinned = described["version"] if pinned else 0
         self._session = host._connection.session(described["pool"])
+        self._session.register(self)
         self._notifier = self._session.notifier
-        self._stats = _core.ModelStats()
         self._lock = threading.Lock()
         self._homes: dict[Any, _Home] = {}
         self._capacities: dict[Any, dict[int, int]] = {}
@@ -109,6 +111,8 @@ class Model:
         self._input_names = tuple(spec.name for spec in self._input_specs)
         self._positions = {name: i for i, name in enumerate(self._input_names)}
         self._output_names = tuple(spec.name for spec in self._output_specs)
+        # An engine that uses every core has none left for a caller that spins while it waits.
+        self._may_spin = int(described["threads"]) < (os.cpu_count() or 1)
 
     # ---- what it is ----------------------------------------------------------------------------------------------
 
@@ -143,14 +147,14 @@ class Model:
         Raises InvalidArgument, DeadlineExceeded, KernelFailed, PeerDied, Cancelled, QuotaExceeded, NotFound, Closed.
         """
         slot = self._filled(arrays, inputs)
-        slot.submit(priority, 0 if deadline is None else _deadline(deadline))
+        self._submit(slot, deadline, priority)
         slot.wait(0)
         return self._ended(slot)
 
     def submit(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> Future:
         """The same without waiting: a Future with result(), cancel(), done(), and awaitable."""
         slot = self._filled(arrays, inputs)
-        slot.submit(priority, 0 if deadline is None else _deadline(deadline))
+        self._submit(slot, deadline, priority)
         return Future(self, slot)
 
     def new_inputs(self, **dims: Any) -> Inputs:
@@ -180,34 +184,38 @@ class Model:
         names = self._output_names
         tensors = [slot.output(i) for i in range(len(names))]
         outputs = Outputs.of([tensor for tensor in tensors if tensor is not None], names)
-        timeout = 0 if deadline is None else max(1, int(deadline * 1e9))
-        return _core.Call(slot, outputs, self._ended, timeout, priority)
+        timeout = 0 if deadline is None else max(1, _nanoseconds(deadline))
+        return _core.Call(slot, outputs, self._ended, timeout, _priority(priority))
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 
     def statistics(self) -> ModelStatistics:
         """Counters and stage histograms of the version that is current (or pinned), since it was loaded."""
         raw = self._host._raw_statistics()
-        described = self._host._ask(wire.Lookup(self.name, self._pinned or None))
-        numbers = raw["versions"][str(described["line"])]
+        wanted = ("version", self._pinned) if self._pinned else ("current", True)
+        mine = [line for line in raw["models"] if line["name"] == self.name and line[wanted[0]] == wanted[1]]
+        if not mine:
+            self._host._ask(wire.Lookup(self.name, self._pinned or None))  # says what there is instead
+            raise NotFound(f"model {self.name!r} is not loaded any more")
+        numbers = raw["versions"][str(mine[0]["line"])]
         stages = numbers["stages"]
-        mine = self._stats
+        seen = raw["callers"].get(str(self._index)) or callers.summed([])
         return ModelStatistics(
             requests=numbers["requests"],
             failed=numbers["failed"],
             cancelled=numbers["cancelled"],
             expired=numbers["expired"],
             in_flight=numbers["in_flight"],
-            copies_in=numbers["copies_in"] + mine.copies_in,
+            copies_in=numbers["copies_in"] + seen["copies_in"],
             copies_out=numbers["copies_out"],
-            bytes_copied=numbers["bytes_copied"] + mine.bytes_in,
+            bytes_copied=numbers["bytes_copied"] + seen["bytes_in"],
             bindings=numbers["bindings"],
             stages={
                 "queue": Histogram.of(_pairs(stages["queue"])),
                 "run": Histogram.of(_pairs(stages["run"])),
-                "copy": Histogram.of(merged(_pairs(stages["copy"]), mine.histogram("copy"))),
-                "wake": Histogram.of(mine.histogram("wake")),
-                "total": Histogram.of(mine.histogram("total")),
+                "copy": Histogram.of(merged(_pairs(stages["copy"]), _pairs(seen["copy"]))),
+                "wake": Histogram.of(_pairs(seen["wake"])),
+                "total": Histogram.of(_pairs(seen["total"])),
             },
         )
 
@@ -223,6 +231,8 @@ class Model:
     def _named(self, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> Mapping[str, Any]:
         if not arrays:
             return inputs
+        if not all(isinstance(name, str) for array in arrays if isinstance(array, Mapping) for name in array):
+            raise InvalidArgument("a mapping whose keys are not all names of inputs")
         if len(arrays) == 1 and isinstance(arrays[0], Mapping):
             named = dict(arrays[0])
         else:
@@ -260,6 +270,16 @@ class Model:
                 slot.write(i, array)
         return slot
 
+    def _submit(self, slot: _core.Slot, deadline: float | None, priority: int) -> None:
+        until = 0 if deadline is None else max(1, time.monotonic_ns() + _nanoseconds(deadline))
+        try:
+            slot.submit(priority, until)
+        except BaseException as error:
+            slot.give_up()
+            if isinstance(error, TypeError):  # only what comes from outside: an order of priority that is no number
+                _priority(priority)
+            raise
+
     def _slot_of(self, named: Mapping[str, Any]) -> _core.Slot | None:
         """The slot all of these tensors are the inputs of, if there is one."""
         for value in named.values():
@@ -269,13 +289,11 @@ class Model:
 
     def _ready(self, slot: _core.Slot) -> _core.Slot:
         """The slot, or one with outputs of its own on the same inputs while somebody looks at this one's."""
-        chosen = slot.ready()
-        if chosen is None:
-            self._session.grow(slot.nbytes)
+        try:
             chosen = slot.ready()
-        if chosen is None:
-            raise QuotaExceeded(f"{self.name}: no room for more outputs in this client's shared memory")
-        return chosen
+        except QuotaExceeded:
+            chosen = None
+        return chosen or self._session.with_room(slot.ready, slot.nbytes)
 
     def _owns(self, slot: _core.Slot, named: Mapping[str, Any]) -> bool:
         given = 0
@@ -284,14 +302,18 @@ class Model:
             if position is None or type(value) is not _core.Tensor or slot.place_of(value) != position:
                 return False
             given += 1
-        return given == slot.n_given and slot.model == self._index
+        return given == slot.n_given and slot.is_for(self._session.core, self._index, self._pinned)
 
     def _described_array(self, value: Any, spec: wire.Spec, path: str) -> tuple[Any, Any]:
         """(what slot.write takes, (dtype, shape, bytes)) of one input."""
+        if isinstance(value, _core.Tensor) and value.dtype == "BYTES":
+            value = value.numpy()
         if spec.dtype == "BYTES" or (spec.dtype is None and is_strings(value)):
             shape, packed = pack(value.numpy() if isinstance(value, _core.Tensor) else value, path)
             return packed, ("BYTES", shape, _room(len(packed)))
         if isinstance(value, np.ndarray):
+            if isinstance(value, np.ma.MaskedArray):
+                raise InvalidArgument("a masked array would lose its mask; give .filled(…)", path=path)
             name = value.dtype.name
             if value.dtype.isbuiltin == 1 and name in _PLAIN:
                 return value, (name, value.shape, 0)
@@ -313,7 +335,7 @@ class Model:
         if given is not None and not isinstance(given, int):
             if len(given) == 2 and isinstance(given[0], str):
                 dtype, given = given
-            shape = tuple(int(extent) for extent in given)
+            shape = tuple(_extent(extent, f"$.inputs[{i}].shape[{axis}]") for axis, extent in enumerate(given))
         elif spec.shape is None:
             if spec.optional:
                 return None
@@ -330,34 +352,44 @@ class Model:
                     + (", ".join(f"{name}=" for name in missing if name) or f"{spec.name}=(…)"),
                     path=f"$.inputs[{i}].shape",
                 )
-            shape = tuple(int(dims[extent]) if isinstance(extent, str) else int(extent or 0) for extent in spec.shape)
+            shape = tuple(
+                _extent(dims[extent], f"$.{extent}") if isinstance(extent, str) else int(extent or 0)
+                for extent in spec.shape
+            )
         if dtype is None:
             raise InvalidArgument(
                 f"give its dtype too, as in {spec.name}=('float32', {shape})", path=f"$.inputs[{i}].dtype"
             )
         if dtype == "BYTES":
             raise InvalidArgument("strings cannot be filled in place; pass them to the call", path=f"$.inputs[{i}]")
-        if any(extent < 0 for extent in shape):
-            raise InvalidArgument(f"{shape} has a negative extent", path=f"$.inputs[{i}].shape")
+        if any(not 0 <= extent < 1 << 63 for extent in shape):
+            raise InvalidArgument(f"{shape}, expected extents of 0 to 2^63 - 1", path=f"$.inputs[{i}].shape")
         return dtype, shape, 0
 
     def _loan(self, shapes: Shapes) -> _core.Slot:
         home = self._homes.get(shapes)
         if home is None:
             home = self._new_home(shapes)
-        slot = home.core.loan()
-        if slot is None:
-            slot = self._session.loan(home.core, home.nbytes)
-        return slot
+        try:
+            slot = home.core.loan()
+        except QuotaExceeded:  # every line is taken, though perhaps by idle slots of other shapes
+            slot = None
+        return slot or self._session.with_room(home.core.loan, home.nbytes)
+
+    def forget_idle(self) -> None:
+        """Gives the memory of slots that nobody holds back to the session."""
+        for home in list(self._homes.values()):
+            home.core.forget_idle()
 
     def _new_home(self, shapes: Shapes) -> _Home:
+        self._host._connection.check_not_forked()
         inputs, extents = plan_inputs(self._input_specs, shapes)
         by_name: dict[str, PlanEntry] = dict(zip(self._input_names, inputs, strict=True))
         with self._lock:
             outputs = plan_outputs(
                 self._output_specs, by_name, extents, self._capacities.get(shapes, {}), self._unplannable
             )
-            core = _core.SlotHome(self._session.core, self._stats, self._index, self._pinned, inputs, outputs)
+            core = _core.SlotHome(self._session.core, self._index, self._pinned, inputs, outputs, self._may_spin)
             home = _Home(core, plan_bytes(inputs) + plan_bytes(outputs))
             while len(self._homes) >= _MOST_HOMES:
                 self._homes.pop(next(iter(self._homes)))
@@ -368,29 +400,33 @@ class Model:
         """The outputs of a slot whose request has ended. Raises what ended it."""
         state, reason, detail, *_ = slot.result()
         if state == _DONE:
+            tensors = slot.outputs()
             if reason == _REASON_SPILLED:
-                return self._spilled(slot, detail)
-            names = self._output_names
-            tensors = [slot.output(i) for i in range(slot.n_outputs)]
-            return Outputs.of([tensor for tensor in tensors if tensor is not None], names)
-        raise self._error(state, reason, detail, slot.message())
+                self._take_spilled(slot, detail, tensors)
+            return Outputs.of([tensor for tensor in tensors if tensor is not None], self._output_names)
+        message = slot.message()
+        slot.give_up()
+        raise self._error(state, reason, detail, message)
 
-    def _spilled(self, slot: _core.Slot, number: int) -> Outputs:
+    def _take_spilled(self, slot: _core.Slot, number: int, tensors: list[_core.Tensor | None]) -> None:
         """Outputs larger than planned: taken from the host, and planned for from now on."""
         layout, fds = self._host._connection.ask(wire.TakeSpill(self._session.index, number))
         spilled = _core.spilled_tensors(
             fds[0], [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout]
         )
+        for (index, *_), tensor in zip(layout, spilled, strict=True):
+            tensors[index] = tensor
         with self._lock:
-            for (index, _, _, _, size), _tensor in zip(layout, spilled, strict=True):
-                for shapes, home in list(self._homes.items()):
-                    if home.core.made(slot):
-                        self._capacities.setdefault(shapes, {})[index] = _room(size)
-                        self._unplannable.add(index)
-                        del self._homes[shapes]
-        by_index = {item[0]: tensor for item, tensor in zip(layout, spilled, strict=True)}
-        tensors = [by_index.get(i) or slot.output(i) for i in range(slot.n_outputs)]
-        return Outputs.of([tensor for tensor in tensors if tensor is not None], self._output_names)
+            shapes = next((shapes for shapes, home in self._homes.items() if home.core.made(slot)), None)
+            if shapes is None:
+                return  # another thread's call has taught us already
+            del self._homes[shapes]
+            while len(self._capacities) >= _MOST_HOMES:
+                self._capacities.pop(next(iter(self._capacities)))
+            learned = self._capacities.setdefault(shapes, {})
+            for index, _, _, _, size in layout:
+                learned[index] = max(_room(size), learned.get(index, 0))
+                self._unplannable.add(index)
 
     def _error(self, state: int, reason: int, detail: int, message: str) -> TealError:
         if state == _EXPIRED:
@@ -414,13 +450,22 @@ class Model:
         return InternalError(f"{self.name}: request ended in state {state} for reason {reason}: {message}")
 
 
-_PLAIN = frozenset(name for name in _core.dtype_names() if name not in ("bfloat16", "BYTES") and "float8" not in name)
+_WIDE = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # ml_dtypes'
+_PLAIN = frozenset(_core.dtype_names()) - {"BYTES", *_WIDE}
+_RANKS = {
+    "b": 0,
+    "u": 1,
+    "i": 1,
+    "f": 2,
+    "V": 2,
+    "c": 3,
+}  # kinds of NumPy dtypes: a number goes into its own or a higher
 
 
 def _plain_view(array: np.ndarray[Any, Any], path: str) -> Any:
     """Arrays NumPy itself has no buffer for: ml_dtypes, and byte orders other than the machine's."""
     name = array.dtype.name
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name in _WIDE:
         return name, array
     if array.dtype.newbyteorder("=").name in _PLAIN and not array.dtype.isnative:
         raise InvalidArgument(
@@ -430,14 +475,39 @@ def _plain_view(array: np.ndarray[Any, Any], path: str) -> Any:
 
 
 def _from_python(value: Any, spec: wire.Spec, path: str) -> np.ndarray[Any, Any]:
-    """A number or nested list, in the dtype the signature asks for."""
+    """A number or nested list, in the dtype the signature asks for. Nothing is cut off on the way."""
     try:
-        array = np.asarray(value) if spec.dtype is None else np.asarray(value, dtype=np.dtype(spec.dtype))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{type(value).__name__} does not convert to {spec.dtype}: {error}", path=path) from None
-    if array.dtype.name not in _PLAIN:
-        raise InvalidArgument(f"a nested list that makes {array.dtype}; give an array", path=path)
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidArgument(str(error), path=path) from None
+    if spec.dtype is not None:
+        array = _converted(array, value, spec.dtype, path)
+    if array.dtype.name not in _PLAIN and array.dtype.name not in _WIDE:
+        raise InvalidArgument(f"{type(value).__name__} that makes {array.dtype}; give an array", path=path)
     return array
+
+
+def _converted(array: np.ndarray[Any, Any], value: Any, name: str, path: str) -> np.ndarray[Any, Any]:
+    wanted = np.dtype(getattr(ml_dtypes, name) if name in _WIDE else name)
+    if array.dtype == wanted:
+        return array
+    complaint = f"{type(value).__name__} does not convert to {name}"
+    if array.size > 0 and _RANKS.get(array.dtype.kind, 9) > _RANKS[wanted.kind]:
+        raise InvalidArgument(f"{complaint}: it makes {array.dtype}", path=path)
+    try:
+        result = np.asarray(value, dtype=wanted)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"{complaint}: {error}", path=path) from None
+    if wanted.kind in "ui" and not np.array_equal(result, array):
+        raise InvalidArgument(f"{complaint}: a number is out of its range", path=path)
+    return result
+
+
+def _extent(value: Any, path: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{value!r}, expected a whole number", path=path) from None
 
 
 def _room(nbytes: int) -> int:
@@ -445,11 +515,17 @@ def _room(nbytes: int) -> int:
     return max(256, 1 << (nbytes - 1).bit_length()) if nbytes else 256
 
 
-def _deadline(seconds: float) -> int:
-    """CLOCK_MONOTONIC nanoseconds; a deadline of 0 or less has passed already."""
-    if not seconds < 1e9:
-        raise InvalidArgument(f"{seconds!r}, expected seconds from now", path="$.deadline")
-    return max(1, time.monotonic_ns() + int(seconds * 1e9))
+def _nanoseconds(deadline: float) -> int:
+    """Nanoseconds from now; a deadline of 0 or less has passed already."""
+    if not -1e9 < deadline < 1e9:
+        raise InvalidArgument(f"{deadline!r}, expected seconds from now", path="$.deadline")
+    return int(deadline * 1e9)
+
+
+def _priority(value: int) -> int:
+    if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
+        raise InvalidArgument(f"{value!r}, expected a whole number from -2^31 to 2^31 - 1", path="$.priority")
+    return value
 
 
 def _pairs(buckets: Any) -> list[tuple[int, int]]:
@@ -461,9 +537,8 @@ def _spec(item: Mapping[str, Any]) -> wire.Spec:
 
 
 def _public(spec: wire.Spec) -> TensorSpec:
-    return TensorSpec(
-        spec.name, spec.dtype, None if spec.shape is None else tuple(spec.shape), spec.like, spec.optional
-    )
+    shape = None if spec.shape is None else tuple(spec.shape)
+    return TensorSpec(spec.name, spec.dtype, shape, spec.like, spec.optional, spec.in_place)
 
 
 def info_of(described: Mapping[str, Any]) -> ModelInfo:
@@ -482,4 +557,8 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "digest",
         "seconds",
     )
-    return ModelInfo(**{name: described[name] for name in fields})
+    return ModelInfo(
+        **{name: described[name] for name in fields},
+        inputs=tuple(_public(_spec(item)) for item in described["inputs"]),
+        outputs=tuple(_public(_spec(item)) for item in described["outputs"]),
+    )

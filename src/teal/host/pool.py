@@ -1,10 +1,10 @@
 """A pool: a named set of workers, the models on them and the sessions they serve, as the host keeps it.
 
-Theory of operation: the pool remembers what every worker has been told (sessions, regions, loaded versions), so that a
-replacement can be told the same before it is opened. A session or region that goes away is first taken from the
-workers (each
-answers when it has let go), then freed. Everything here runs on the daemon's event loop; only the core's sweeper is a
-thread.
+Theory of operation: the pool remembers what every worker has been told (sessions, regions, versions: also those that
+are being loaded now), so that a replacement can be told the same before it is opened. A session or region that goes
+away is first taken from the workers (each answers when it has let go), then freed. A version that kills workers while
+they load it is not told to their replacements: the load fails, and one that was resident already is given up after
+the third time. Everything here runs on the daemon's event loop; only the core's sweeper is a thread.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from teal import _core
-from teal.errors import NotFound, PeerDied, QuotaExceeded, TealError
-from teal.host import wire
-from teal.host.limits import Limits
+from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
+from teal.host import callers, wire
+from teal.host.limits import Limits, spare_descriptors
 from teal.host.process import WorkerProcess, how_it_ended
 
 log = logging.getLogger("teal.host")
 
 _RESTART_DELAYS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+_DEADLY = 3  # workers that a resident version may kill while they load it
+_MOST_REGIONS = 1024  # of one session at a time: each costs a descriptor here and a mapping in every worker
+_MOST_GRANTS = 1 << 20  # of one session ever: ids are not used again
+_WORKER_PATIENCE = 10.0  # seconds a load waits for a worker while all are being replaced
 
 
 @dataclass(slots=True)
@@ -45,13 +49,24 @@ class Session:
     slots: int
     regions: dict[int, tuple[int, int]] = field(default_factory=dict)  # id → (descriptor, bytes)
     granted: int = 0
+    leaving: dict[int, tuple[int, int]] = field(default_factory=dict)  # regions that workers are letting go of
     spills: dict[int, Spill] = field(default_factory=dict)
     next_spill: int = 1
     closed: bool = False
 
     @property
     def nbytes(self) -> int:
-        return sum(size for _, size in self.regions.values()) + sum(spill.nbytes for spill in self.spills.values())
+        regions = (*self.regions.values(), *self.leaving.values())
+        return sum(size for _, size in regions) + sum(spill.nbytes for spill in self.spills.values())
+
+    def close_descriptors(self) -> None:
+        """Frees the memory here; who still maps it keeps it."""
+        regions = (*self.regions.values(), *self.leaving.values())
+        for fd in (*(fd for fd, _ in regions), *(spill.fd for spill in self.spills.values())):
+            os.close(fd)
+        self.regions.clear()
+        self.leaving.clear()
+        self.spills.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -87,13 +102,16 @@ class Pool:
         self.failed = 0  # requests that died with a worker
         self.again = 0  # requests that ran again
         self.stopping = False
+        self.hurry = False  # do not drain any longer
         self._cores = list(cores)
         self._count = workers
         self.sweeper = _core.Sweeper(idle_ns)
+        self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
         self.workers: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaths = 0
-        self._loading: set[tuple[int, int]] = set()
+        self._orders: dict[int, tuple[wire.LoadKernel, int | None]] = {}  # by line: what every worker is to hold
+        self._killed: dict[int, int] = {}  # by line: workers that died while they loaded it
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -119,11 +137,23 @@ class Pool:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pool %s: %s: %s", self.name, type(error).__name__, error)
 
+    def forget(self) -> None:
+        """In a forked child: closes its copies of what would keep clients' memory or a worker waiting."""
+        for worker in self.workers:
+            worker.forget()
+        for session in self.sessions.values():
+            with contextlib.suppress(OSError):
+                session.close_descriptors()
+
     # ---- workers that die ----------------------------------------------------------------------------------------
 
-    def _died(self, worker: WorkerProcess, status: int) -> None:
+    def _died(self, worker: WorkerProcess, status: int, loading: tuple[int, int] | None) -> None:
         words, detail = how_it_ended(status)
-        failed, again = self.sweeper.bury_worker(worker.index, detail)
+        failed = again = 0
+        try:
+            failed, again = self.sweeper.bury_worker(worker.index, detail)
+        except TealError as error:
+            log.error("pool %s: burying worker %d: %s", self.name, worker.index, error)
         self.failed += failed
         self.again += again
         if self.stopping or worker.stopping:
@@ -132,25 +162,59 @@ class Pool:
         self._deaths = self._deaths + 1 if not worker.open else 0
         log.warning("worker %d (process %d) of pool %s ended: %s; %d requests failed, %d run again; replacing it",
                     worker.index, worker.pid, self.name, words, failed, again)  # fmt: skip
+        if loading is not None:
+            self._blame(*loading)
         self.spawn_task(self._replace(worker.index))
+
+    def _blame(self, line: int, generation: int) -> None:
+        """A worker died while it loaded this version."""
+        order, _ = self._orders.get(line, (None, None))
+        if order is None or order.generation != generation:
+            return
+        self._killed[line] = self._killed.get(line, 0) + 1
+        if line not in self.versions:
+            del self._orders[line]  # load_everywhere() says so to who asked for it
+        elif self._killed[line] >= _DEADLY:
+            del self._orders[line]
+            log.error("pool %s: %s killed %d workers that loaded it; new workers do without it: unload it, or load "
+                      "another version", self.name, order.name, _DEADLY)  # fmt: skip
 
     async def _replace(self, index: int) -> None:
         await asyncio.sleep(_RESTART_DELAYS[min(self._deaths, len(_RESTART_DELAYS) - 1)])
         if self.stopping:
             return
-        worker = self._spawn(index)
+        try:
+            worker = self._spawn(index)
+        except OSError as error:
+            log.error("pool %s: starting worker %d: %s; trying again", self.name, index, error)
+            self._deaths += 1
+            self.spawn_task(self._replace(index))
+            return
         self.workers[index] = worker
         with contextlib.suppress(PeerDied):  # its own death starts the next attempt
             await worker.until_ready()
             for session in self.sessions.values():
                 self._tell_session(worker, session)
-            for version in list(self.versions.values()):
-                report = await self._load_on(worker, version.order, version.file_fd)
-                if report.error is not None:
-                    log.error("pool %s: %s version %d does not load in a new worker: %s",
-                              self.name, version.name, version.number, report.error.message)  # fmt: skip
+            await self._load_all(worker)
             worker.open = True
             worker.send(wire.Open())
+
+    async def _load_all(self, worker: WorkerProcess) -> None:
+        """Everything that is to be resident, what is asked for meanwhile included."""
+        held: set[tuple[int, int]] = set()
+        while missing := [
+            (order, fd) for order, fd in self._orders.values() if (order.line, order.generation) not in held
+        ]:
+            for order, fd in missing:
+                held.add((order.line, order.generation))
+                if self._orders.get(order.line, (None, None))[0] is not order:
+                    continue  # dropped while the one before it was being loaded
+                report = await worker.load(order, fd)
+                if report.error is None:
+                    self._killed.pop(order.line, None)
+                else:
+                    log.error("pool %s: %s does not load in a new worker: %s", self.name, order.name,
+                              report.error.message)  # fmt: skip
 
     def _tell_session(self, worker: WorkerProcess, session: Session) -> None:
         if session.closed:
@@ -182,7 +246,17 @@ class Pool:
                 "release tensors, or raise Limits.bytes"
             )
         region = session.granted  # never used again: a worker that has not heard of it yet can tell that it will
+        if len(session.regions) + len(session.leaving) >= _MOST_REGIONS or region >= _MOST_GRANTS:
+            raise QuotaExceeded(
+                f"one more region: this client has {len(session.regions)} of at most {_MOST_REGIONS}, and had {region} "
+                f"of at most {_MOST_GRANTS}; make fewer and larger ones, or reconnect"
+            )
         fd, size, _ = _core.make_region(nbytes, session.index << 32 | region, pages)
+        try:
+            spare_descriptors(fd, "one more region")
+        except QuotaExceeded:
+            os.close(fd)
+            raise
         session.regions[region] = (fd, size)
         for worker in self.workers:
             worker.send(wire.AddRegion(session.index, session.epoch, region), (fd,))
@@ -194,10 +268,11 @@ class Pool:
         """After every worker has let go of it. Raises NotFound."""
         if region not in session.regions:
             raise NotFound(f"region {region} of this session")
+        session.leaving[region] = session.regions.pop(region)
         await self._dropped_everywhere(
             wire.DropRegion(session.index, session.epoch, region), ("drop region", session.index, region)
         )
-        fd, _ = session.regions.pop(region, (-1, 0))
+        fd, _ = session.leaving.pop(region, (-1, 0))
         if fd >= 0:
             os.close(fd)
 
@@ -206,20 +281,30 @@ class Pool:
         if session.closed:
             return
         session.closed = True
-        self.sweeper.close_session(session.index, gone)
+        await self._no_more_from(session, gone)
         await self._dropped_everywhere(
             wire.DropSession(session.index, session.epoch), ("drop session", session.index, session.epoch)
         )
         while self.sweeper.session_in_flight(session.index) > 0 and not self.stopping:
             await asyncio.sleep(0.002)
-        for fd, _ in session.regions.values():
-            os.close(fd)
-        for spill in session.spills.values():
-            os.close(spill.fd)
-        session.regions.clear()
-        session.spills.clear()
+        session.close_descriptors()
         self.sessions.pop(session.index, None)
+        self._gone = callers.by_model([self._gone, self.sweeper.client_stages(session.index)])
         self.sweeper.free_session(session.index)
+
+    async def _no_more_from(self, session: Session, gone: bool) -> None:
+        while not self.stopping:
+            try:
+                self.sweeper.close_session(session.index, gone)
+            except InternalError as error:  # somebody sits on the dispatch role
+                log.error("pool %s: closing session %d: %s; trying again", self.name, session.index, error)
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    def callers(self) -> dict[int, callers.Numbers]:
+        """What clients saw of their calls so far, by index of the model."""
+        return callers.by_model([self._gone, *(self.sweeper.client_stages(index) for index in list(self.sessions))])
 
     async def _dropped_everywhere(self, order: wire.WorkerOrder, key: tuple[str, int, int]) -> None:
         async def dropped(worker: WorkerProcess) -> None:
@@ -235,6 +320,12 @@ class Pool:
         if session is None or not fits or not datagram.fds:
             self.sweeper.end_handed_over(report.record, report.generation, 0)
             return
+        try:
+            spare_descriptors(datagram.fds[0], "one more spilled output")
+        except QuotaExceeded as error:
+            log.warning("pool %s: client session %d: %s", self.name, session.index, error)
+            self.sweeper.end_handed_over(report.record, report.generation, 0)
+            return
         number = session.next_spill
         session.next_spill += 1
         session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout)
@@ -242,29 +333,48 @@ class Pool:
 
     # ---- versions ------------------------------------------------------------------------------------------------
 
-    async def _load_on(self, worker: WorkerProcess, order: wire.LoadKernel, file_fd: int | None) -> wire.Loaded:
-        fds = () if file_fd is None else (file_fd,)
-        report: wire.Loaded = await worker.ask(order, ("kernel", order.line, order.generation), fds)
-        return report
-
     async def load_everywhere(self, order: wire.LoadKernel, file_fd: int | None) -> wire.Loaded:
         """Loads a version in every worker. Raises what the first one that fails reports."""
-        workers = [worker for worker in self.workers if not worker.gone]
-        if not workers:
-            raise PeerDied("worker", f"pool {self.name} has none now; it is being restarted")
-        results = await asyncio.gather(
-            *(self._load_on(worker, order, file_fd) for worker in workers), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, TealError):
-                raise type(result)(f"while loading {order.name}: {result}") from None
-            if isinstance(result, BaseException):
-                raise result
-            if result.error is not None:
-                wire.raise_failure(result.error)
-        first = results[0]
-        assert isinstance(first, wire.Loaded)
-        return first
+        self._orders[order.line] = (order, file_fd)
+        self._killed.pop(order.line, None)
+        for _ in range(_DEADLY):
+            workers = await self._present()
+            results = await asyncio.gather(*(worker.load(order, file_fd) for worker in workers), return_exceptions=True)
+            loaded = [result for result in results if isinstance(result, wire.Loaded)]
+            for report in loaded:
+                if report.error is not None:
+                    wire.raise_failure(report.error)
+            deaths = [result for result in results if isinstance(result, PeerDied)]
+            for result in results:
+                if isinstance(result, BaseException) and not isinstance(result, PeerDied):
+                    raise result
+            if self._killed.get(order.line, 0) > 0:
+                raise PeerDied("worker", f"{deaths[0].how if deaths else 'died'} while it loaded {order.name!r}")
+            if loaded:  # a worker that died of something else: its replacement loads the version before it is opened
+                return loaded[0]
+        raise PeerDied("worker", f"all workers of pool {self.name} died before they could load {order.name!r}")
+
+    async def _present(self) -> list[WorkerProcess]:
+        """The workers there are. Waits while all are being replaced. Raises PeerDied."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _WORKER_PATIENCE
+        while not (workers := [worker for worker in self.workers if not worker.gone]):
+            if loop.time() > until or self.stopping:
+                raise PeerDied("worker", f"pool {self.name} has none now; it is being restarted")
+            await asyncio.sleep(0.005)
+        return workers
+
+    async def undo_load(self, order: wire.LoadKernel) -> None:
+        """After load_everywhere() failed: no worker holds it any more."""
+        await self._drop_kernel(order.line, order.generation)
+        self.sweeper.free_version(order.line)
+
+    async def _drop_kernel(self, line: int, generation: int) -> None:
+        self._orders.pop(line, None)
+        self._killed.pop(line, None)
+        for worker in self.workers:
+            worker.drop_kernel(line, generation)
+        await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""
@@ -274,9 +384,7 @@ class Pool:
         while self.sweeper.version_in_flight(version.line) > 0 and not self.stopping:
             await asyncio.sleep(0.001)
         self.versions.pop(version.line, None)
-        await self._dropped_everywhere(
-            wire.DropKernel(version.line, version.generation), ("drop kernel", version.line, version.generation)
-        )
+        await self._drop_kernel(version.line, version.generation)
         if version.file_fd is not None:
             os.close(version.file_fd)
         self.sweeper.free_version(version.line)
@@ -288,7 +396,10 @@ class Pool:
         self.sweeper.stop_taking(True)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        while drain and (self.sweeper.active() > 0 or self.sweeper.queued() > 0) and loop.time() < until:
+        while drain and not self.hurry and (left := max(self.sweeper.active(), self.sweeper.queued())) > 0:
+            if loop.time() >= until:
+                log.warning("pool %s: %d requests did not finish within %g s", self.name, left, timeout)
+                break
             await asyncio.sleep(0.002)
         self.stopping = True
         for task in list(self._tasks):
@@ -296,7 +407,7 @@ class Pool:
         for worker in self.workers:
             worker.stopping = True
             worker.send(wire.Quit())
-        until = min(until, loop.time() + 2.0) if drain else loop.time() + 0.2
+        until = min(until, loop.time() + 2.0) if drain and not self.hurry else loop.time() + 0.2
         while any(not worker.gone for worker in self.workers) and loop.time() < until:
             await asyncio.sleep(0.005)
         for worker in self.workers:
@@ -306,12 +417,7 @@ class Pool:
         for session in list(self.sessions.values()):
             with contextlib.suppress(TealError):
                 self.sweeper.close_session(session.index, False)
-            for fd, _ in session.regions.values():
-                os.close(fd)
-            for spill in session.spills.values():
-                os.close(spill.fd)
-            session.regions.clear()
-            session.spills.clear()
+            session.close_descriptors()
         for version in self.versions.values():
             if version.file_fd is not None:
                 os.close(version.file_fd)

@@ -1,19 +1,33 @@
-"""A worker process as its host sees it: how it is started, spoken to, and buried."""
+"""A worker process as its host sees it: how it is started, spoken to, and buried.
+
+Theory of operation: orders go out in order and none is lost: what the socket does not take now (the worker is busy or
+stopped, or too many descriptors are under way) waits in an outbox that holds descriptors of its own. The worker's
+death is what its pidfd says; a worker that stops making sense is killed, and then dies like any other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from teal.errors import PeerDied, TealError
 from teal.host import wire
+
+log = logging.getLogger("teal.host")
+
+_OUTBOX = 65_536  # orders that wait; a worker this far behind will not catch up
+_LAST_SECOND = 1.0
+_TOO_MANY_UNDER_WAY = 0.02  # seconds until descriptors that nobody has received yet may have become fewer
 
 
 def how_it_ended(status: int) -> tuple[str, int]:
@@ -30,6 +44,9 @@ def how_it_ended(status: int) -> tuple[str, int]:
 def how_detail_reads(detail: int) -> str:
     """The words for the number that bury_worker() left in a completion line."""
     return how_it_ended(detail - 256 if detail >= 256 else -detail)[0]
+
+
+OnDeath = Callable[["WorkerProcess", int, tuple[int, int] | None], None]
 
 
 class WorkerProcess:
@@ -49,13 +66,16 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._pidfd = -1
+        self._outbox: deque[tuple[wire.WorkerOrder, tuple[int, ...]]] = deque()
+        self._loads: dict[tuple[int, int], asyncio.Task[wire.Loaded]] = {}
+        self._loading: tuple[int, int] | None = None
 
     @property
     def pid(self) -> int:
         return 0 if self._process is None else self._process.pid
 
-    def start(self, pool_fd: int, cores: Sequence[int], on_death: Callable[[WorkerProcess, int], None]) -> None:
-        """Starts the child. ``on_death(self, status)`` is called on the loop when it is gone."""
+    def start(self, pool_fd: int, cores: Sequence[int], on_death: OnDeath) -> None:
+        """Starts the child. ``on_death(self, status, what it was loading)`` is called on the loop when it is gone."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         arguments = [str(theirs.fileno()), str(pool_fd), str(self.index), ",".join(map(str, cores))]
@@ -79,13 +99,70 @@ class WorkerProcess:
         """Posts an order. A worker that is gone gets nothing; its death is reported elsewhere."""
         if self._socket is None or self.gone:
             return
+        if self._outbox or not self._sent(order, fds):
+            copies: list[int] = []
+            try:
+                copies.extend(os.dup(fd) for fd in fds)
+            except OSError:  # no descriptor left to keep the order with: its replacement is told everything anew
+                for fd in copies:
+                    os.close(fd)
+                self.kill()
+                return
+            self._outbox.append((order, tuple(copies)))
+            if len(self._outbox) > _OUTBOX:
+                log.warning("worker process %d has not read %d orders: killing it", self.pid, len(self._outbox))
+                self.kill()
+
+    def _sent(self, order: wire.WorkerOrder, fds: tuple[int, ...]) -> bool:
+        """False: not now; _flush() will be called."""
+        assert self._socket is not None
         try:
             wire.send(self._socket, order, fds)
         except BlockingIOError:
-            # Its control thread has not read for a whole socket buffer: it is stuck. Its replacement will not be.
-            self.kill()
-        except OSError:
-            pass
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+            return False
+        except OSError as error:
+            if error.errno not in (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM):
+                return True  # it has gone
+            self._loop.remove_writer(self._socket.fileno())
+            self._loop.call_later(_TOO_MANY_UNDER_WAY, self._flush)
+            return False
+        return True
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        while self._outbox:
+            order, fds = self._outbox[0]
+            if not self._sent(order, fds):
+                return
+            self._outbox.popleft()
+            for fd in fds:
+                os.close(fd)
+        self._loop.remove_writer(self._socket.fileno())
+
+    def forget(self) -> None:
+        """In a forked child: closes its copies, so that the worker hears of our end whatever the child does."""
+        for fd in (self._pidfd, *(fd for _, fds in self._outbox for fd in fds)):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._pidfd = -1
+        self._outbox.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def load(self, order: wire.LoadKernel, fd: int | None) -> wire.Loaded:
+        """The report of the one time this worker loads that version. Raises PeerDied."""
+        key = (order.line, order.generation)
+        task = self._loads.get(key)
+        if task is None:
+            fds = () if fd is None else (fd,)
+            task = self._loads[key] = self._loop.create_task(self.ask(order, ("kernel", *key), fds))
+        return await asyncio.shield(task)
+
+    def drop_kernel(self, line: int, generation: int) -> None:
+        self._loads.pop((line, generation), None)
 
     async def ask(self, order: wire.WorkerOrder, key: tuple[str, int, int], fds: tuple[int, ...] = ()) -> Any:
         """Sends an order and waits for the report that answers it. Raises PeerDied when the worker goes first."""
@@ -109,11 +186,16 @@ class WorkerProcess:
                 datagram = None
             if datagram is None:
                 self._close_socket()
+                if not self.stopping:  # it leaves, or a kernel closed its socket: it must not stay without us
+                    self._loop.call_later(_LAST_SECOND, self.kill)
                 return
             try:
                 report = wire.decode_report(datagram.data)
                 self._settle(report)
                 self._on_report(self, report, datagram)
+            except Exception as error:
+                log.error("worker process %d said what makes no sense (%s): killing it", self.pid, error)
+                self.kill()
             finally:
                 datagram.close()
 
@@ -122,7 +204,11 @@ class WorkerProcess:
             case wire.Ready():
                 self.ready = True
                 key = ("ready", 0, 0)
+            case wire.Loading(line, generation):
+                self._loading = (line, generation)
+                return
             case wire.Loaded(line, generation):
+                self._loading = None
                 key = ("kernel", line, generation)
             case wire.Dropped(what, index, epoch):
                 key = (f"drop {what}", index, epoch)
@@ -139,7 +225,7 @@ class WorkerProcess:
         self._waiting["ready", 0, 0] = future
         await future
 
-    def _died(self, on_death: Callable[[WorkerProcess, int], None]) -> None:
+    def _died(self, on_death: OnDeath) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
@@ -152,13 +238,17 @@ class WorkerProcess:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(PeerDied("worker", words))
-        on_death(self, status)
+        on_death(self, status, self._loading)
 
     def _close_socket(self) -> None:
         if self._socket is not None:
             self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        while self._outbox:
+            for fd in self._outbox.popleft()[1]:
+                os.close(fd)
 
     def kill(self) -> None:
         if self._process is not None and not self.gone:

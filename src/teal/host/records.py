@@ -56,7 +56,7 @@ class TensorSpec:
 
     dtype: a name such as "float32", or None for any. shape: extents as int, symbolic name or None (any); None: any
     shape.
-    like: an output that has dtype and shape of this input.
+    like: an output that has dtype and shape of this input. in_place: and lies in its memory.
     """
 
     name: str
@@ -64,6 +64,7 @@ class TensorSpec:
     shape: tuple[int | str | None, ...] | None
     like: str | None = None
     optional: bool = False
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,14 @@ class ModelInfo:
     bytes: int
     digest: str
     seconds: float
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """One version, over all clients, since it was loaded; ``wake`` and ``total`` and ``copies_in``: of this client.
+    """One version, over all clients, since it was loaded. ``copies_in`` and the stages copy, wake and total are kept by
+    clients, for all versions of the name together.
 
     stages: queue (submit to kernel entered), run (in the kernel), copy (copies into and out of slots), wake (kernel
     left to client

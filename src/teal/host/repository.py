@@ -7,13 +7,19 @@ folder is read for a name, symbolic links included.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-from teal.errors import InvalidArgument, NotFound
+from teal import _core
+from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 
+_CHUNK = 4 << 20
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -62,6 +68,62 @@ def open_file(path: str | os.PathLike[str], limit: int) -> int:
             f"{text}: {status.st_size} bytes, expected at most {limit} (Limits.model_bytes)", path="$.source"
         )
     return fd
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A copy of a model file that nobody can change any more; ``fd`` is the caller's. No descriptor: no file."""
+
+    fd: int | None
+    digest: str  # SHA-256
+    nbytes: int
+
+
+def seal(fd: int, name: str, limit: int) -> Sealed:
+    """Copies what ``fd`` shows. Whoever passed it may have lied about what it is, or change it while we read.
+
+    Raises InvalidArgument for what is not a readable regular file of 1 to ``limit`` bytes, QuotaExceeded.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidArgument(f"the descriptor of {name!r} is not a regular file", path="$.source")
+    size = status.st_size
+    if size == 0:
+        raise InvalidArgument(f"the file of {name!r} is empty", path="$.source")
+    if size > limit:
+        raise InvalidArgument(
+            f"model file of {size} bytes, expected at most {limit} (Limits.model_bytes)", path="$.source"
+        )
+    if size > (available := _core.available_memory()):
+        raise QuotaExceeded(f"model file of {size} bytes: only {available} bytes of memory are available")
+    sealed = os.memfd_create(f"teal:{name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        digest = _copy(fd, sealed, size)
+        fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError as error:
+        os.close(sealed)
+        raise InvalidArgument(f"reading the file of {name!r}: {error.strerror}", path="$.source") from None
+    except BaseException:
+        os.close(sealed)
+        raise
+    return Sealed(sealed, digest, size)
+
+
+def _copy(source: int, target: int, size: int) -> str:
+    try:
+        os.posix_fallocate(target, 0, size)
+    except OSError as error:
+        raise QuotaExceeded(f"model file of {size} bytes: no memory for it ({error.strerror})") from None
+    digest = hashlib.sha256()
+    at = 0
+    while at < size:
+        chunk = os.pread(source, min(_CHUNK, size - at), at)
+        if not chunk:
+            raise InvalidArgument(f"the file shrank from {size} to {at} bytes while it was read", path="$.source")
+        digest.update(chunk)
+        os.pwrite(target, chunk, at)
+        at += len(chunk)
+    return digest.hexdigest()
 
 
 def inside(repository: Path, path: str) -> Path:

@@ -23,6 +23,7 @@ from teal.errors import InvalidArgument, TealError, from_core
 PROTOCOL = 1
 MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
 MAX_FDS = 4
+_MAX_TEXT = 16_000  # characters of an error: it must fit its datagram whatever it quotes
 
 
 class Message(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, omit_defaults=True):
@@ -36,6 +37,7 @@ class Spec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     dtype: str | None = None
     shape: list[int | str | None] | None = None
     like: str | None = None  # output: has dtype and shape of this input
+    in_place: bool = False  # output: lies in the memory of the input it is like
     optional: bool = False
 
 
@@ -188,6 +190,13 @@ class Ready(Message, tag="ready"):
     pid: int
 
 
+class Loading(Message, tag="loading"):
+    """From here on, should the worker die, it may be this kernel that killed it."""
+
+    line: int
+    generation: int
+
+
 class Loaded(Message, tag="loaded"):
     line: int
     generation: int
@@ -211,7 +220,7 @@ class Spilled(Message, tag="spilled"):
     layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
 
 
-WorkerReport = Ready | Loaded | Dropped | Spilled
+WorkerReport = Ready | Loading | Loaded | Dropped | Spilled
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
@@ -231,8 +240,8 @@ def encode(message: msgspec.Struct) -> bytes:
 def failure_of(error: BaseException) -> Failure:
     """How an error travels. Errors that are not Teal's arrive as InternalError with their type's name."""
     if isinstance(error, TealError):
-        return Failure(type(error).__name__, str(error))
-    return Failure("InternalError", f"{type(error).__name__}: {error}")
+        return Failure(type(error).__name__, str(error)[:_MAX_TEXT])
+    return Failure("InternalError", f"{type(error).__name__}: {error}"[:_MAX_TEXT])
 
 
 def raise_failure(failure: Failure) -> None:
@@ -252,8 +261,9 @@ class Datagram:
             raise InvalidArgument("the message should have come with a file descriptor")
         return self.fds.pop(0)
 
-    def close(self) -> None:
-        while self.fds:
+    def close(self, keep: int = 0) -> None:
+        """Closes its descriptors but the first ``keep``."""
+        while len(self.fds) > keep:
             os.close(self.fds.pop())
 
 

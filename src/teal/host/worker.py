@@ -1,33 +1,39 @@
 """A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``.
 
 Theory of operation: the main thread runs the core's loop (core/host/worker.hpp) and nothing else. A control thread
-reads orders
-from the host (sessions, regions, models) and posts them to the loop; models are loaded on that thread, so that the
-loop goes on serving
-meanwhile. When the control socket closes, the host is gone, and the process leaves at once, whatever it is doing.
+reads orders from the host (sessions, regions, quit) and posts them to the loop. Kernels are loaded and dropped, one
+after the other, on a third thread, so that neither a model that takes minutes nor one that never comes back keeps the
+loop or other clients' memory waiting. When the host goes, the process leaves at once, whatever it is doing: the control
+socket closes, and should the interpreter be busy with something that lets no other thread run, the kernel's own signal
+(PR_SET_PDEATHSIG) ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
+import queue
 import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 import numpy as np
 
 from teal import _core
-from teal.errors import InternalError
+from teal.errors import InternalError, TealError
 from teal.host import wire
 from teal.kernel.builtin import BUILTINS
 from teal.kernel.protocol import Kernel, Source, load_kernel
 
 _ALIGN = 4096
+_PR_SET_PDEATHSIG = 1
+_BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 
 
 class Control:
@@ -38,23 +44,35 @@ class Control:
         self._worker = worker
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
+        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel, int | None]] = (
+            queue.SimpleQueue()
+        )
         self.opened = threading.Event()
         worker.on_dropped(self._dropped)
+
+    def start(self) -> None:
+        threading.Thread(target=self._loop, name="control", daemon=True).start()
+        threading.Thread(target=self._load_loop, name="loader", daemon=True).start()
 
     def report(self, message: wire.WorkerReport, fds: tuple[int, ...] = ()) -> None:
         with self._sending:
             wire.send(self._socket, message, fds)
 
-    def loop(self) -> None:
+    def _loop(self) -> None:
+        status = _BROKEN
         try:
             while (datagram := wire.receive(self._socket)) is not None:
                 try:
                     self._obey(wire.decode_order(datagram.data), datagram)
                 finally:
                     datagram.close()
+            status = 0  # the host is gone: there is nobody to finish anything for
         except OSError:
-            pass
-        os._exit(0)  # the host is gone: there is nobody to finish anything for
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
 
     def _obey(self, order: wire.WorkerOrder, datagram: wire.Datagram) -> None:
         worker = self._worker
@@ -62,44 +80,61 @@ class Control:
             case wire.AddSession(session, epoch, slots, granted):
                 worker.add_session(datagram.take_fd(), session, epoch, slots, granted)
             case wire.AddRegion(session, epoch, region):
-                worker.add_region(session, epoch, region, datagram.take_fd())
+                try:
+                    worker.add_region(session, epoch, region, datagram.take_fd())
+                except TealError as error:  # no address space, no mappings left: its requests fail, the others go on
+                    print(f"teal worker: region {region} of session {session}: {error}", file=sys.stderr, flush=True)
+                    worker.drop_region(session, epoch, region)
             case wire.DropRegion(session, epoch, region):
                 worker.drop_region(session, epoch, region)
             case wire.DropSession(session, epoch):
                 worker.drop_session(session, epoch)
-            case wire.DropKernel(line, generation):
-                worker.drop_kernel(line, generation)
+            case wire.DropKernel():
+                self._kernel_orders.put((order, None))
+            case wire.LoadKernel():
+                self._kernel_orders.put((order, datagram.take_fd() if order.has_file else None))
             case wire.Open():
                 self.opened.set()
             case wire.Quit():
                 self.opened.set()
                 worker.quit()
-            case wire.LoadKernel():
-                self._load(order, datagram)
 
-    def _load(self, order: wire.LoadKernel, datagram: wire.Datagram) -> None:
+    def _load_loop(self) -> None:
+        while True:
+            order, fd = self._kernel_orders.get()
+            if isinstance(order, wire.DropKernel):
+                self._worker.drop_kernel(order.line, order.generation)
+            else:
+                self._load(order, fd)
+
+    def _load(self, order: wire.LoadKernel, fd: int | None) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
         try:
-            if order.kernel == "builtin":
-                report.inputs, report.outputs, report.pure = BUILTINS[order.source]
-                self._worker.set_builtin(order.line, order.generation, order.source)
-            else:
-                fd = datagram.take_fd() if order.has_file else None
-                try:
-                    kernel = load_kernel(
-                        order.kernel, Source(order.name, order.source, fd, order.threads, order.options)
-                    )
-                finally:
-                    if fd is not None:
-                        os.close(fd)
-                report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
-                self._kernels[order.line, order.generation] = kernel
-                self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
+            self.report(wire.Loading(order.line, order.generation))
+            self._make(order, fd, report)
         except BaseException as error:
             report.error = wire.failure_of(error)
+        finally:
+            if fd is not None:
+                os.close(fd)
         report.seconds = time.perf_counter() - start
-        self.report(report)
+        with contextlib.suppress(OSError):
+            try:
+                self.report(report)
+            except TealError as error:  # a signature too long for one message
+                self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
+
+    def _make(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
+        if order.kernel == "builtin":
+            report.inputs, report.outputs, report.pure = BUILTINS[order.source]
+            self._worker.set_builtin(order.line, order.generation, order.source)
+            return
+        source = Source(order.name, order.source, fd, order.threads, order.options)
+        kernel = load_kernel(order.kernel, source)
+        report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
+        self._kernels[order.line, order.generation] = kernel
+        self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
 
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
@@ -149,17 +184,23 @@ def _write_all(fd: int, raw: bytes | memoryview, at: int) -> None:
         at += wrote
 
 
-def _give_memory_back() -> None:
-    import ctypes
+def _die_with_host() -> None:
+    # The signal comes when the thread that started us ends: the host's loop, which outlives its workers.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
+
+def _give_memory_back() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def main(argv: list[str]) -> int:
+    _die_with_host()
     control_fd, pool_fd, index = (int(value) for value in argv[1:4])
     cores = [int(core) for core in argv[4].split(",")] if len(argv) > 4 and argv[4] else []
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; the host decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole group; the host decides
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if cores:
         os.sched_setaffinity(0, cores)
@@ -170,7 +211,7 @@ def main(argv: list[str]) -> int:
     worker = _core.Worker(pool_fd, index)
     side = Control(control, worker)
     side.report(wire.Ready(os.getpid()))
-    threading.Thread(target=side.loop, name="control", daemon=True).start()
+    side.start()
     side.opened.wait()
     worker.run()
     return 0

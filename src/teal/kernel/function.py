@@ -1,18 +1,16 @@
 """A Python callable as a resident kernel: ``package.module:name``.
 
-The callable gets NumPy views of the inputs (read-only, in place) and returns one array, a tuple or a mapping of
-arrays; what it returns is
-copied into the slot once, and counted. A class is instantiated at load and its instance called, so that state stays
-resident. A
-signature makes shapes known before the run and catches mistakes at the caller:
+The callable gets NumPy views of the inputs by name (read-only, in place; strings: an object array of bytes, a copy) and
+returns one array, a tuple or a mapping of arrays; what it returns is copied into the slot once, and counted. A class is
+instantiated at load and its instance called, so that state stays resident; its ``close()``, if it has one, is called at
+unload. A signature makes shapes known before the run, catches mistakes at the caller, and holds the function to it:
 
     @teal.signature(inputs={"x": ("float32", ("n", 3))}, outputs={"y": ("float32", ("n",))})
     def norm(x): return np.linalg.norm(x, axis=1)
 
-Without one, inputs are the callable's parameters, of any dtype and shape, and there is one output, ``output``. A
-function may have
-effects: it is never run again after a worker died, nor run after a successful cancel(), unless it was loaded as
-idempotent.
+Without one, inputs are the callable's parameters, of any dtype and shape (those with a default may be left out), and
+there is one output, ``output``. A function may have effects: it is never run again after a worker died, nor run after a
+successful cancel(), unless it was loaded as idempotent.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from teal._core import WorkerSlot, dtype_size
+from teal._core import Tensor, WorkerSlot, describe, dtype_size
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
-from teal.kernel.protocol import Outcome, Source, check_inputs
+from teal.kernel.protocol import MAX_RANK, Outcome, Source, check_inputs, check_shape
 from teal.kernel.strings import is_strings, pack
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,10 +36,10 @@ Tensors = Mapping[str, tuple[str | None, Shape | None]]
 def signature(*, inputs: Tensors, outputs: Tensors, pure: bool = False) -> Callable[[F], F]:
     """Declares a function kernel's tensors: name → (dtype, shape); shape entries are ints, symbolic names or None.
 
-    ``pure``: the function has no effects, so that it may run again after a crash. Raises InvalidArgument for an
-    unknown dtype.
+    A dtype or shape of None stands for any. ``pure``: the function has no effects, so that it may run again after a
+    crash, and its result may be dropped. Raises InvalidArgument for what is no such declaration.
     """
-    declared = (_specs(inputs, "inputs"), _specs(outputs, "outputs"), pure)
+    declared = (_specs(inputs, "inputs"), _specs(outputs, "outputs"), bool(pure))
 
     def mark(function: F) -> F:
         function.__teal_signature__ = declared  # type: ignore[attr-defined]
@@ -52,14 +50,30 @@ def signature(*, inputs: Tensors, outputs: Tensors, pure: bool = False) -> Calla
 
 def _specs(tensors: Tensors, side: str) -> list[Spec]:
     specs = []
-    for name, (dtype, shape) in tensors.items():
+    for name, entry in tensors.items():
+        path = f"$.{side}[{name!r}]"
+        if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+            raise InvalidArgument(f"{entry!r}, expected (dtype, shape)", path=path)
+        dtype, shape = entry
         if dtype is not None:
             try:
                 dtype_size(dtype)
-            except InvalidArgument as error:
-                raise InvalidArgument(str(error), path=f"$.{side}[{name!r}]") from None
+            except (InvalidArgument, TypeError) as error:
+                raise InvalidArgument(str(error), path=path) from None
+        if shape is not None and not _is_shape(shape):
+            raise InvalidArgument(
+                f"shape {shape!r}, expected at most {MAX_RANK} entries: 0 or more, a name, or None", path=path
+            )
         specs.append(Spec(name, dtype, None if shape is None else list(shape)))
     return specs
+
+
+def _is_shape(shape: object) -> bool:
+    return (
+        isinstance(shape, (tuple, list))
+        and len(shape) <= MAX_RANK
+        and all(e is None or isinstance(e, str) or (isinstance(e, int) and e >= 0) for e in shape)
+    )
 
 
 def _found(reference: str) -> Callable[..., Any]:
@@ -77,9 +91,17 @@ def _found(reference: str) -> Callable[..., Any]:
             raise NotFound(f"function {reference!r}: {module_name} has no {path!r}")
         found = getattr(found, part)
     if inspect.isclass(found):
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            raise KernelFailed(f"making an instance of {reference}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise InvalidArgument(f"{reference!r} is {type(found).__name__}, expected a function or a class with __call__")
+    code = found if inspect.isroutine(found) else type(found).__call__
+    if inspect.iscoroutinefunction(code) or inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+        raise InvalidArgument(
+            f"{reference!r} is a coroutine or generator, expected a function that returns its outputs"
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -88,63 +110,83 @@ class FunctionKernel:
 
     def __init__(self, source: Source) -> None:
         self._function = _found(source.reference)
+        self._by_place: list[str] = []  # parameters that cannot be given by name
         declared = getattr(self._function, "__teal_signature__", None) or getattr(
             type(self._function).__call__, "__teal_signature__", None
         )
         if declared is not None:
             self.inputs, self.outputs, self.pure = declared
+            self._check_parameters(source.reference)
         else:
             self.inputs = self._guessed_inputs(source.reference)
             self.outputs = [Spec("output")]
             self.pure = False
 
+    def _parameters(self, reference: str) -> inspect.Signature:
+        try:
+            return inspect.signature(self._function)
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"{reference!r} does not say what it takes: wrap it, with a @teal.signature"
+            ) from None
+
+    def _check_parameters(self, reference: str) -> None:
+        try:
+            self._parameters(reference).bind(**{spec.name: None for spec in self.inputs})
+        except TypeError as error:
+            raise InvalidArgument(f"{reference!r} does not take the inputs of its @teal.signature: {error}") from None
+
     def _guessed_inputs(self, reference: str) -> list[Spec]:
         specs = []
-        for parameter in inspect.signature(self._function).parameters.values():
+        for parameter in self._parameters(reference).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise InvalidArgument(f"{reference!r} takes *{parameter.name}: give it a @teal.signature")
+                raise InvalidArgument(f"{reference!r} takes {parameter}: give it a @teal.signature")
+            if parameter.kind == parameter.POSITIONAL_ONLY:
+                self._by_place.append(parameter.name)
             specs.append(Spec(parameter.name, optional=parameter.default is not parameter.empty))
         return specs
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
-        check_inputs(self.inputs, slot)
-        views = {
-            spec.name: tensor.numpy()
-            for spec, tensor in zip(self.inputs, slot.inputs, strict=True)
-            if tensor is not None and tensor.dtype != "BYTES"
-        }
+        extents = check_inputs(self.inputs, slot)
+        given = [(spec.name, t) for spec, t in zip(self.inputs, slot.inputs, strict=True) if t is not None]
+        views = {name: tensor.numpy() for name, tensor in given if tensor.dtype != "BYTES"}
         # Strings are decoded anew for each request: their places are the same, their contents are not.
-        texts = {
-            spec.name: tensor
-            for spec, tensor in zip(self.inputs, slot.inputs, strict=True)
-            if tensor is not None and tensor.dtype == "BYTES"
-        }
+        texts: list[tuple[str, Tensor]] = [(name, tensor) for name, tensor in given if tensor.dtype == "BYTES"]
         function = self._function
 
         def run() -> Outcome:
-            for name, tensor in texts.items():
+            for name, tensor in texts:
                 slot.count_copy_in(tensor.nbytes)
                 views[name] = tensor.numpy()
-            return self._ordered(function(**views))
+            if not self._by_place:
+                return self._ordered(function(**views), extents)
+            named = dict(views)
+            placed = [named.pop(name) for name in self._by_place if name in named]
+            return self._ordered(function(*placed, **named), extents)
 
         return run
 
-    def _ordered(self, returned: Any) -> list[Any]:
+    def _ordered(self, returned: Any, extents: Mapping[str, int]) -> list[Any]:
         names = [spec.name for spec in self.outputs]
         if isinstance(returned, Mapping):
-            missing = [name for name in names if name not in returned]
-            if missing or len(returned) != len(names):
+            if set(returned) != set(names):
                 raise InvalidArgument(f"the function returned {sorted(map(str, returned))}, expected {names}")
             values = [returned[name] for name in names]
         elif len(names) == 1 and not (isinstance(returned, tuple) and len(returned) == 1):
             values = [returned]
-        elif isinstance(returned, (tuple, list)) and len(returned) == len(names):
+        elif isinstance(returned, (tuple, list)):
+            if len(returned) != len(names):
+                raise InvalidArgument(f"the function returned {len(returned)} outputs, expected {len(names)}: {names}")
             values = list(returned)
         else:
             raise InvalidArgument(
                 f"the function returned {type(returned).__name__}, expected {len(names)} outputs: {names}"
             )
-        return [_stored(value, spec) for value, spec in zip(values, self.outputs, strict=True)]
+        fixed = dict(extents)  # an output may fix extents for the ones after it
+        return [
+            _stored(value, spec, f"$.outputs[{i}]", fixed)
+            for i, (value, spec) in enumerate(zip(values, self.outputs, strict=True))
+        ]
 
     def close(self) -> None:
         closer = getattr(self._function, "close", None)
@@ -152,12 +194,46 @@ class FunctionKernel:
             closer()
 
 
-def _stored(value: Any, spec: Spec) -> Any:
+def _stored(value: Any, spec: Spec, path: str, extents: dict[str, int]) -> Any:
+    """What the core stores for this output. Raises InvalidArgument when its signature does not allow the value."""
     if value is None:
-        raise InvalidArgument(f"the function returned None for output {spec.name!r}")
+        raise InvalidArgument(f"the function returned None for output {spec.name!r}", path=path)
+    stored: Any
+    shape: Sequence[int]
     if spec.dtype == "BYTES" or is_strings(value):
-        return pack(value)
-    array = np.asarray(value)
-    if array.dtype == object:
-        raise InvalidArgument(f"output {spec.name!r} is an object array, expected numbers or strings")
-    return np.ascontiguousarray(array).reshape(array.shape)
+        stored = shape, _ = pack(value, path)
+        dtype = "BYTES"
+    else:
+        stored, dtype, shape = _array(value, spec, path)
+    if spec.dtype is not None and dtype != spec.dtype:
+        raise InvalidArgument(f"{dtype}, output {spec.name!r} is declared as {spec.dtype}", path=f"{path}.dtype")
+    if len(shape) > MAX_RANK:
+        raise InvalidArgument(f"rank {len(shape)}, expected at most {MAX_RANK}", path=f"{path}.shape")
+    check_shape(spec, shape, extents, path, "output")
+    return stored
+
+
+def _array(value: Any, spec: Spec, path: str) -> tuple[Any, str, tuple[int, ...]]:
+    """(array that the core can read in one piece, dtype, shape)"""
+    array = value
+    if not hasattr(value, "__dlpack__") or isinstance(value, (np.ndarray, np.generic)):
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"output {spec.name!r} is {type(value).__name__}: {error}", path=path) from None
+        if array.dtype == object:
+            raise InvalidArgument(
+                f"output {spec.name!r} is {type(value).__name__}: an object array, expected numbers or strings",
+                path=path,
+            )
+        array = np.ascontiguousarray(array).reshape(array.shape)
+    try:
+        dtype, shape, contiguous = describe(array)
+    except TypeError:
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise InvalidArgument(
+            f"output {spec.name!r} is {kind}, not one of Teal's dtypes", path=f"{path}.dtype"
+        ) from None
+    if not contiguous:  # torch
+        array = array.contiguous() if hasattr(array, "contiguous") else np.ascontiguousarray(array)
+    return array, dtype, shape

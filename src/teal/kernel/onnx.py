@@ -1,30 +1,32 @@
 """ONNX models through onnxruntime, bound in place.
 
 Theory of operation: a binding (onnxruntime's IOBinding) names the addresses of the slot's inputs and outputs once; a
-request is then one
-call into the engine, with no Python in between and no copy: inputs are read and outputs written where the client has
-them. Outputs
-whose shape is not known before the run are allocated by the engine and copied into the slot once (counted). When a
-model writes another
-shape than its own signature promised, the binding falls back to engine-allocated outputs for good, and says so in the
-counters.
-The weights stay in the session; the file's bytes come from a sealed memfd, so what was checked is what is loaded.
+request is then one call into the engine, with no Python in between and no copy: inputs are read and outputs written
+where the client has them. Outputs whose shape is not known before the run are allocated by the engine and copied into
+the slot once (counted). When a model writes another shape than its own signature promised, all outputs are allocated
+by the engine from then on, and the copies show in the counters. The weights stay in the session; the file's bytes come
+from a sealed memfd, so what was checked is what is loaded. Data that the model keeps in files of its own is read by the
+engine from the model's folder.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
 import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
+from teal.kernel.onnx_file import unranked
 from teal.kernel.protocol import Outcome, Source, check_inputs
 from teal.kernel.strings import decoded, pack
 
@@ -55,7 +57,9 @@ _DTYPES = {
 }
 # onnx.TensorProto.DataType of what NumPy has no type for
 _ELEMENT_TYPES: dict[str, int] = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e5m2": 19}
-_SHAPE_COMPLAINTS = ("Shape mismatch", "Expected shape", "shape mismatch", "buffer size", "OrtValue shape verification")
+# Initializers that a caller may replace are optional inputs. Old exporters list every weight like that; whoever has
+# more than these few is one of them, and they stay constants.
+_MOST_OPTIONAL = 16
 
 
 class OnnxKernel:
@@ -68,10 +72,16 @@ class OnnxKernel:
             raise NotFound("onnxruntime is not installed; pip install 'teal-runtime[onnx]'")
         if source.fd is None:
             raise InvalidArgument("an ONNX kernel needs its file", path="$.source")
-        self._session = _session(source)
+        contents = _contents(source)
+        self._session = _session(source, contents)
+        free = unranked(contents)
         self._run_options = ort.RunOptions()
-        self.inputs = [_spec(node, source.name) for node in self._session.get_inputs()]
-        self.outputs = [_spec(node, source.name) for node in self._session.get_outputs()]
+        self._lies = False  # its outputs have other shapes than its signature says
+        self.inputs = [_spec(node, source.name, free) for node in self._session.get_inputs()]
+        replaceable = self._session.get_overridable_initializers()
+        if len(replaceable) <= _MOST_OPTIONAL:
+            self.inputs += [_spec(node, source.name, optional=True) for node in replaceable]
+        self.outputs = [_spec(node, source.name, free) for node in self._session.get_outputs()]
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
         check_inputs(self.inputs, slot)
@@ -79,45 +89,71 @@ class OnnxKernel:
             raise InvalidArgument(f"{len(slot.outputs)} outputs, expected {len(self.outputs)}", path="$.outputs")
         if any(tensor is not None and tensor.dtype == "BYTES" for tensor in slot.inputs):
             return functools.partial(self._run_strings, slot)
-        in_place = self._binding(slot, planned=True)
-        run = functools.partial(self._session._sess.run_with_iobinding, in_place._iobinding, self._run_options)
-        if self._all_in_place(slot):
-            return functools.partial(_first_checked, self, slot, in_place, run)
-        return functools.partial(self._run_collecting, slot, in_place, run)
+        free = functools.partial(self._bound, slot, planned=False)
+        return free() if self._lies else self._watched(slot, self._bound(slot, planned=True), free)
 
     def close(self) -> None:
         self._session = None
 
-    def _all_in_place(self, slot: WorkerSlot) -> bool:
-        return all(tensor is not None or not wanted for tensor, wanted in zip(slot.outputs, slot.wanted, strict=True))
-
-    def _binding(self, slot: WorkerSlot, *, planned: bool) -> Any:
+    def _bound(self, slot: WorkerSlot, *, planned: bool) -> Callable[[], Outcome]:
+        """Runs on this slot. ``planned``: outputs whose shape is known are written in place."""
         binding = self._session.io_binding()
         for spec, tensor in zip(self.inputs, slot.inputs, strict=True):
             if tensor is not None:
                 binding.bind_input(spec.name, "cpu", 0, _element_type(tensor), tensor.shape, tensor.address)
+        left = set()
         for spec, tensor, wanted in zip(self.outputs, slot.outputs, slot.wanted, strict=True):
-            if tensor is not None and planned and tensor.dtype != "BYTES":
+            if tensor is not None and planned:
                 if spec.dtype is not None and tensor.dtype != spec.dtype:
                     raise InvalidArgument(
                         f"output {spec.name!r} planned as {tensor.dtype}, expected {spec.dtype}", path="$.outputs"
                     )
                 binding.bind_output(spec.name, "cpu", 0, _element_type(tensor), tensor.shape, tensor.address)
             elif wanted:
+                left.add(spec.name)
                 binding.bind_output(spec.name, "cpu")
-        return binding
+        run = functools.partial(self._session._sess.run_with_iobinding, binding._iobinding, self._run_options)
+        return functools.partial(self._run_collecting, slot, binding, frozenset(left), run) if left else run
 
-    def _run_collecting(self, slot: WorkerSlot, binding: Any, run: Callable[[], None]) -> Outcome:
-        """Some outputs were left to the engine: hand them over as arrays."""
-        run()
-        values = iter(binding._iobinding.get_outputs())
+    def _watched(
+        self, slot: WorkerSlot, run: Callable[[], Outcome], free: Callable[[], Callable[[], Outcome]]
+    ) -> Callable[[], Outcome]:
+        """``run``; when it fails, what ``free`` makes, for good if the model writes other shapes than it promised."""
+        instead: Callable[[], Outcome] | None = None
+
+        def watched() -> Outcome:
+            nonlocal instead
+            if instead is not None:
+                return instead()
+            try:
+                return run()
+            except Exception:  # the engine has no error of its own for a buffer of the wrong shape
+                attempt = free()
+            outcome = attempt()  # fails again unless it was the shape
+            if any(t is not None and np.shape(o) != t.shape for t, o in zip(slot.outputs, outcome or (), strict=True)):
+                self._lies = True
+                instead = attempt
+            return outcome
+
+        return watched
+
+    def _run_collecting(self, slot: WorkerSlot, binding: Any, left: frozenset[str], run: Callable[[], None]) -> Outcome:
+        """Runs, and hands over the outputs that were left to the engine, as arrays over its memory."""
+        try:
+            run()
+            made = binding._iobinding.get_outputs()
+            kept = type(made)()  # a reference into `made` would not outlive the next lines
+            for value in made:
+                kept.push_back(value)
+        finally:
+            # The binding keeps what the engine allocated, and would take it for the place (and shape) of the next one.
+            for name in left:
+                binding.bind_output(name, "cpu")
+        places = iter(range(len(kept)))
         returned: list[Any] = []
-        for spec, tensor, wanted in zip(self.outputs, slot.outputs, slot.wanted, strict=True):
-            value = next(values) if wanted else None
-            if value is None or (tensor is not None and value.data_ptr() == tensor.address):
-                returned.append(None)
-            else:
-                returned.append(_array(value, spec))
+        for spec, wanted in zip(self.outputs, slot.wanted, strict=True):
+            place = next(places) if wanted else -1
+            returned.append(_array(kept, place, spec) if spec.name in left else None)
         return returned
 
     def _run_strings(self, slot: WorkerSlot) -> Outcome:
@@ -139,20 +175,16 @@ class OnnxKernel:
         ]
 
 
-def _first_checked(kernel: OnnxKernel, slot: WorkerSlot, binding: Any, run: Callable[[], None]) -> Outcome:
-    try:
-        run()
-    except Exception as error:
-        if not any(complaint in str(error) for complaint in _SHAPE_COMPLAINTS):
-            raise
-        # The signature's symbolic names promised another shape. Let the engine allocate.
-        free = kernel._binding(slot, planned=False)
-        engine = functools.partial(kernel._session._sess.run_with_iobinding, free._iobinding, kernel._run_options)
-        return kernel._run_collecting(slot, free, engine)
-    return None
+def _contents(source: Source) -> bytes:
+    assert source.fd is not None
+    size = os.fstat(source.fd).st_size
+    if size == 0:
+        raise InvalidArgument(f"{source.reference or source.name}: the file is empty, expected an ONNX model")
+    with mmap.mmap(source.fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as contents:
+        return bytes(contents)
 
 
-def _session(source: Source) -> Any:
+def _session(source: Source, contents: bytes) -> Any:
     options = ort.SessionOptions()
     threads = source.threads or max(1, len(os.sched_getaffinity(0)))
     options.intra_op_num_threads = threads
@@ -165,54 +197,52 @@ def _session(source: Source) -> Any:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     for key, value in source.options.items():
         options.add_session_config_entry(key, value)
-    assert source.fd is not None
-    size = os.fstat(source.fd).st_size
-    if size == 0:
-        raise InvalidArgument(f"{source.reference or source.name}: the file is empty, expected an ONNX model")
-    with mmap.mmap(source.fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as contents:
-        try:
-            return ort.InferenceSession(bytes(contents), options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise InvalidArgument(
-                f"{source.reference or source.name}: not a model onnxruntime can load: {_one_line(error)}"
-            ) from None
+    try:
+        return ort.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise InvalidArgument(
+            f"{source.reference or source.name}: not a model onnxruntime can load: {_one_line(error)}"
+        ) from None
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:600]
 
 
-def _spec(node: Any, model: str) -> Spec:
+def _spec(node: Any, model: str, free: frozenset[str] = frozenset(), *, optional: bool = False) -> Spec:
+    """``free``: inputs and outputs without a declared shape."""
     dtype = _DTYPES.get(node.type)
     if dtype is None:
-        raise KernelFailed(f"{node.name!r} is a {node.type}; Teal passes tensors only", model=model)
-    shape = (
-        None if node.shape is None else [extent if isinstance(extent, (int, str)) else None for extent in node.shape]
-    )
-    return Spec(node.name, dtype, shape)
+        raise KernelFailed(
+            f"{node.name!r} is a {node.type}; Teal passes tensors of {', '.join(sorted(_DTYPES.values()))}", model=model
+        )
+    shape = [extent if isinstance(extent, (int, str)) else None for extent in node.shape or ()]
+    if not shape and node.name in free:
+        return Spec(node.name, dtype, None, optional=optional)
+    return Spec(node.name, dtype, shape, optional=optional)
 
 
 def _element_type(tensor: Tensor) -> Any:
     return _ELEMENT_TYPES.get(tensor.dtype) or np.dtype(tensor.dtype).type
 
 
-def _array(value: Any, spec: Spec) -> Any:
-    if spec.dtype in _ELEMENT_TYPES:
-        return _Foreign(value)  # onnxruntime's NumPy bridge has no type for them; DLPack has
-    return _packed(value.numpy(), spec)
+def _array(values: Any, place: int, spec: Spec) -> Any:
+    value = values[place]
+    if spec.dtype == "BYTES":
+        return pack(value.numpy())
+    # onnxruntime's own way to NumPy copies, and has no type for ml_dtypes'.
+    dtype = _numpy_dtype(spec)
+    shape = tuple(value.shape())
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes == 0:
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_uint8 * nbytes).from_address(value.data_ptr())
+    memory.owner = values  # which frees it
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
-class _Foreign:
-    """An engine-owned value that the core reads through DLPack."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = getattr(value, "_ortvalue", value)
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._value.to_dlpack()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
+def _numpy_dtype(spec: Spec) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, spec.dtype) if spec.dtype in _ELEMENT_TYPES else spec.dtype)
 
 
 def _packed(array: Any, spec: Spec) -> Any:

@@ -1,14 +1,11 @@
 """The protocol that a resident kernel implements.
 
 A kernel is one loaded model version inside one worker. ``bind(slot)`` is called once for each slot that calls it (and
-again
-when the slot's shapes or places change) and returns a callable that runs the request in place; whatever can be
-prepared for
-these addresses and shapes is prepared there. The callable takes nothing and returns ``None`` when every output was
-written
-in place, or a list with one entry per output: an array, ``(shape, packed bytes)`` for BYTES, or ``None`` for "in
-place".
-Everything runs in the worker's one thread. Exceptions become KernelFailed at the caller, with type and text.
+again when the slot's shapes or places change) and returns a callable that runs the request in place; whatever can be
+prepared for these addresses and shapes is prepared there. The callable takes nothing and returns ``None`` when every
+output was written in place, or a list with one entry per output: an array, ``(shape, packed bytes)`` for BYTES, or
+``None`` for "in place". Everything runs in the worker's one thread. What ``bind`` raises becomes InvalidArgument at the
+caller, what the callable raises KernelFailed, with type and text.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from teal.errors import InvalidArgument
 from teal.host.wire import Spec
 
 Outcome = Sequence[Any] | None
+MAX_RANK = 8  # core/memory/descriptor.hpp
 
 
 class Kernel(Protocol):
@@ -51,8 +49,8 @@ class Source:
     options: dict[str, str] = field(default_factory=dict)
 
 
-def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> None:
-    """Raises InvalidArgument unless the slot's inputs and outputs suit the signature. Symbolic extents must agree."""
+def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> dict[str, int]:
+    """Symbolic extents that the slot's inputs fix. Raises InvalidArgument unless they suit the signature."""
     if len(slot.inputs) != len(specs):
         raise InvalidArgument(f"{len(slot.inputs)} inputs, expected {len(specs)}", path="$.inputs")
     extents: dict[str, int] = {}
@@ -65,22 +63,23 @@ def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> None:
         if spec.dtype is not None and tensor.dtype != spec.dtype:
             raise InvalidArgument(f"{tensor.dtype}, expected {spec.dtype}", path=f"{path}.dtype")
         check_shape(spec, tensor.shape, extents, path)
+    return extents
 
 
-def check_shape(spec: Spec, shape: Sequence[int], extents: dict[str, int], path: str) -> None:
+def check_shape(spec: Spec, shape: Sequence[int], extents: dict[str, int], path: str, side: str = "input") -> None:
     """Raises InvalidArgument unless the shape suits the spec; learns symbolic extents into ``extents``."""
     if spec.shape is None:
         return
     if len(shape) != len(spec.shape):
         raise InvalidArgument(
-            f"rank {len(shape)}, input {spec.name!r} expects rank {len(spec.shape)}", path=f"{path}.shape"
+            f"rank {len(shape)}, {side} {spec.name!r} expects rank {len(spec.shape)}", path=f"{path}.shape"
         )
     for axis, (extent, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
         if isinstance(wanted, int) and extent != wanted:
-            raise InvalidArgument(f"{extent}, input {spec.name!r} expects {wanted}", path=f"{path}.shape[{axis}]")
+            raise InvalidArgument(f"{extent}, {side} {spec.name!r} expects {wanted}", path=f"{path}.shape[{axis}]")
         if isinstance(wanted, str) and extents.setdefault(wanted, extent) != extent:
             raise InvalidArgument(
-                f"{extent}, but {wanted!r} is {extents[wanted]} in another input", path=f"{path}.shape[{axis}]"
+                f"{extent}, but {wanted!r} is {extents[wanted]} elsewhere in this call", path=f"{path}.shape[{axis}]"
             )
 
 

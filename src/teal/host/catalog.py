@@ -1,0 +1,299 @@
+"""The models of a host: names, versions, and how a version comes and goes.
+
+Theory of operation: a name has an index in its pool for as long as the pool lives (handles of clients hold it), and
+versions that come and go. A load seals the model's file first (nobody can change it afterwards), makes it resident in
+every worker, and only then publishes it: new calls go to it from that moment, the version it replaces finishes what it
+has and is dropped. One load or unload of a name at a time. A name that never had a version gives its index back, so
+that loads which fail do not use names up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from teal import _core
+from teal.errors import InvalidArgument, NotFound, QuotaExceeded
+from teal.host import repository as files
+from teal.host import wire
+from teal.host.limits import Limits
+from teal.host.pool import Pool, Version
+from teal.kernel.builtin import BUILTINS
+
+_EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(slots=True, eq=False)
+class Name:
+    """A model name: its versions by number, in the pool it was first loaded into."""
+
+    index: int
+    pool: str
+    versions: dict[int, Version] = field(default_factory=dict)
+    current: int | None = None
+    last: int = 0
+    waiting: int = 0  # loads that hold or want the lock
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a version comes from; ``fd`` is its file, ours to close."""
+
+    source: str
+    kind: str
+    fd: int | None = None
+    version: int | None = None
+
+
+class Catalog:
+    """All methods run on the daemon's loop."""
+
+    def __init__(self, pools: Mapping[str, Pool], limits: Limits, repository: Path | None, threads: int | None) -> None:
+        self.names: dict[str, Name] = {}
+        self._pools = pools
+        self._limits = limits
+        self._repository = repository
+        self._threads = threads
+        self._loading = 0
+        self._free_indices: list[int] = []
+        self._next_index = 0
+
+    def pool(self, name: str) -> Pool:
+        """Raises NotFound."""
+        if name not in self._pools:
+            raise NotFound(f"pool {name[:80]!r}; this host has {sorted(self._pools)}")
+        return self._pools[name]
+
+    def version(self, name: str, number: int | None) -> Version:
+        """A loaded version, the current one without a number. Raises NotFound."""
+        files.check_name(name)
+        known = self.names.get(name)
+        if known is None or not known.versions:
+            loaded = sorted(n for n, k in self.names.items() if k.versions)
+            more = f" and {len(loaded) - 20} more" if len(loaded) > 20 else ""
+            raise NotFound(f"model {name!r} is not loaded; loaded are {loaded[:20]}{more}")
+        chosen = known.current if number is None else number
+        if chosen is None or chosen not in known.versions:
+            raise NotFound(f"model {name!r} has no version {chosen}; loaded are {sorted(known.versions)}")
+        return known.versions[chosen]
+
+    def describe(self, name: str, version: Version) -> dict[str, Any]:
+        known = self.names[name]
+        return {
+            "name": name,
+            "version": version.number,
+            "index": known.index,
+            "line": version.line,
+            "pool": known.pool,
+            "kernel": version.order.kernel,
+            "source": version.order.source,
+            "current": known.current == version.number,
+            "pinned": version.pinned,
+            "pure": version.pure,
+            "idempotent": version.idempotent,
+            "bytes": version.nbytes,
+            "digest": version.digest,
+            "seconds": version.seconds,
+            "threads": _threads_of(version),
+            "inputs": version.inputs,
+            "outputs": version.outputs,
+        }
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        return [self.describe(name, v) for name, n in self.names.items() for v in n.versions.values()]
+
+    # ---- loading -------------------------------------------------------------------------------------------------
+
+    async def load(self, load: wire.Load, datagram: wire.Datagram, *, owner: bool) -> dict[str, Any]:
+        """Makes a version resident and current. ``owner``: the host's own user asks, who may run any code.
+
+        Raises NotFound, InvalidArgument, QuotaExceeded, KernelFailed, PeerDied.
+        """
+        files.check_name(load.name)
+        pool = self.pool(load.pool)
+        if load.version is not None and not 1 <= load.version < 1 << 31:
+            raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
+        if load.threads is not None and not 1 <= load.threads <= 1024:
+            raise InvalidArgument(f"{load.threads}, expected 1 to 1024", path="$.threads")
+        if _EXTERNAL_DATA in load.options:
+            raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
+        loaded = sum(len(n.versions) for n in self.names.values()) + self._loading
+        if loaded >= self._limits.models:
+            raise QuotaExceeded(
+                f"{loaded} model versions are loaded or being loaded, and this host takes {self._limits.models} "
+                "(Limits.models); unload some"
+            )
+        origin = self._origin(load, datagram, owner)
+        try:
+            name = self._name(load)
+            name.waiting += 1
+            self._loading += 1
+            try:
+                async with name.lock:
+                    return await self._load_version(pool, name, load, origin)
+            finally:
+                self._loading -= 1
+                name.waiting -= 1
+                self._forget_unused(load.name, name)
+        finally:
+            if origin.fd is not None:
+                os.close(origin.fd)
+
+    def _name(self, load: wire.Load) -> Name:
+        name = self.names.get(load.name)
+        if name is None:
+            if self._free_indices:
+                index = min(self._free_indices)
+                self._free_indices.remove(index)
+            else:
+                index = self._next_index
+                self._next_index += 1
+            name = self.names[load.name] = Name(index, load.pool)
+        if name.pool != load.pool:
+            raise InvalidArgument(f"{load.name!r} is in pool {name.pool!r}; a name stays in its pool", path="$.pool")
+        return name
+
+    def _forget_unused(self, key: str, name: Name) -> None:
+        if name.last == 0 and not name.versions and name.waiting == 0:
+            del self.names[key]
+            self._free_indices.append(name.index)
+
+    def _origin(self, load: wire.Load, datagram: wire.Datagram, owner: bool) -> Origin:
+        if load.source is None:
+            if self._repository is None:
+                raise InvalidArgument(
+                    "no source given, and this host has no model repository (teal serve --repository DIR)",
+                    path="$.source",
+                )
+            path, found = files.find(self._repository, load.name, load.version)
+            number = load.version if load.version is not None else found
+            return Origin(str(path), "onnx", files.open_file(path, self._limits.model_bytes), number)
+        kind = load.kernel or files.kernel_kind(load.source)
+        if kind == "builtin":
+            name = load.source.removeprefix("builtin:")
+            if name not in BUILTINS:
+                raise NotFound(f"builtin kernel {name[:80]!r}; there are {sorted(BUILTINS)}")
+            return Origin(name, kind, None, load.version)
+        if kind == "function":
+            if not owner:
+                raise InvalidArgument(
+                    "a function kernel runs any code as the host's user, so only that user may load one; "
+                    "ask the host's owner to load it",
+                    path="$.source",
+                )
+            return Origin(load.source, kind, None, load.version)
+        if kind != "onnx":
+            raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected onnx, function or builtin", path="$.kernel")
+        if self._repository is not None:
+            path = files.inside(self._repository, load.source)
+            return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), load.version)
+        if not load.has_file:
+            raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
+        # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
+        source = load.source if owner else os.path.basename(load.source)
+        return Origin(source, kind, datagram.take_fd(), load.version)
+
+    async def _load_version(self, pool: Pool, name: Name, load: wire.Load, origin: Origin) -> dict[str, Any]:
+        number = name.last + 1 if origin.version is None else origin.version
+        if number in name.versions:
+            raise InvalidArgument(
+                f"version {number} of {load.name!r} is loaded; unload it first, or load without a version",
+                path="$.version",
+            )
+        file = await self._sealed(load.name, origin.fd)
+        try:
+            version = await self._resident(pool, name, load, origin, number, file)
+        except BaseException:
+            if file.fd is not None:
+                os.close(file.fd)
+            raise
+        self._publish(pool, name, version)
+        return self.describe(load.name, version)
+
+    async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
+        if fd is None:
+            return files.Sealed(None, "", 0)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
+
+    async def _resident(
+        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, number: int, file: files.Sealed
+    ) -> Version:
+        flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
+        line = pool.sweeper.open_version(name.index, number, flags, 0)
+        order = wire.LoadKernel(
+            line,
+            pool.sweeper.version_generation(line),
+            load.name,
+            origin.kind,
+            origin.source,
+            load.threads or self._threads,
+            load.options,
+            file.fd is not None,
+        )
+        try:
+            loaded = await pool.load_everywhere(order, file.fd)
+            # Purity is known only now: a function says so itself.
+            idempotent = loaded.pure if load.idempotent is None else load.idempotent
+            flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
+            pool.sweeper.set_version_flags(line, flags)
+        except BaseException:
+            await pool.undo_load(order)
+            raise
+        return Version(
+            name=load.name,
+            number=number,
+            line=line,
+            generation=order.generation,
+            order=order,
+            file_fd=file.fd,
+            digest=file.digest,
+            nbytes=file.nbytes,
+            inputs=loaded.inputs,
+            outputs=loaded.outputs,
+            pure=loaded.pure,
+            idempotent=idempotent,
+            pinned=origin.version is not None,
+            seconds=loaded.seconds,
+        )
+
+    def _publish(self, pool: Pool, name: Name, version: Version) -> None:
+        """From here on new calls go to it; the version it replaces finishes what it has and is dropped."""
+        pool.versions[version.line] = version
+        previous = name.versions.get(name.current) if name.current is not None else None
+        name.versions[version.number] = version
+        name.current = version.number
+        name.last = max(name.last, version.number)
+        pool.sweeper.publish_version(version.line, True)
+        if previous is not None and not previous.pinned:
+            del name.versions[previous.number]
+            pool.spawn_task(pool.drop_version(previous, force=False))
+
+    # ---- unloading -----------------------------------------------------------------------------------------------
+
+    async def unload(self, unload: wire.Unload) -> None:
+        """One version, or all of a name; returns when the memory is given back. Raises NotFound."""
+        self.version(unload.name, unload.version)
+        name = self.names[unload.name]
+        pool = self._pools[name.pool]
+        async with name.lock:
+            version = self.version(unload.name, unload.version)  # somebody else may have unloaded it meanwhile
+            doomed = [version] if unload.version is not None else list(name.versions.values())
+            for one in doomed:
+                name.versions.pop(one.number, None)
+                if name.current == one.number:
+                    name.current = max(name.versions, default=None)
+                    if name.current is not None:
+                        pool.sweeper.publish_version(name.versions[name.current].line, True)
+            for one in doomed:
+                await pool.drop_version(one, force=unload.force)
+
+
+def _threads_of(version: Version) -> int:
+    """Cores a run of this version may keep busy at once."""
+    return (version.order.threads or len(os.sched_getaffinity(0))) if version.order.kernel == "onnx" else 1

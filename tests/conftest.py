@@ -1,0 +1,93 @@
+"""What the tests share: an embedded host for each module, models on it that go away with their test, ONNX files."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import teal
+from teal.bench import models
+
+KERNELS = Path(__file__).parent / "kernel"
+if str(KERNELS) not in sys.path:
+    sys.path.insert(0, str(KERNELS))  # workers inherit it: "toy_kernels:NAME" can be loaded
+
+Load = Callable[..., teal.Model]
+OnnxModel = Callable[..., Path]
+
+
+def unique(prefix: str = "test") -> str:
+    """A name that no other test has, in this process or another."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[teal.Host]:
+    """An embedded host with one worker."""
+    with teal.Host(unique()) as host:
+        yield host
+
+
+@pytest.fixture
+def load(host: teal.Host) -> Iterator[Load]:
+    """``load(source, **options)``: a model, unloaded after the test. Clients' counters go on from the test before."""
+    names: list[str] = []
+
+    def load(source: str | Path, **options: Any) -> teal.Model:
+        names.append(f"m{len(names)}")  # few names: a client counts its calls of 15 models apart
+        return host.load(names[-1], source, **options)
+
+    yield load
+    loaded = {info.name for info in host.models()}
+    for name in loaded & set(names):
+        host.unload(name)
+
+
+@pytest.fixture(scope="session")
+def counted() -> Callable[[teal.Model], Any]:
+    """``counted(model)``: its statistics, once every request is in them. A worker counts just after it has answered."""
+
+    def counted(model: teal.Model) -> Any:
+        while (numbers := model.statistics()).in_flight:
+            pass
+        return numbers
+
+    return counted
+
+
+@pytest.fixture(scope="session")
+def mlp_path() -> Path:
+    """The perceptron 64-64-8 that ships with Teal: input ``x`` (batch, 64), output (batch, 8), float32."""
+    return models.mlp()
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """MiniLM in int8; skips the test where its package is not installed."""
+    path = models.minilm()
+    if path is None:
+        pytest.skip(f"no MiniLM: {models.MINILM_INSTALL}")
+    return path
+
+
+@pytest.fixture
+def onnx_model(tmp_path: Path) -> OnnxModel:
+    """``onnx_model("g (float[N] x) => (float[N] y) { y = Neg(x) }")``: the path of that model, in ONNX's own syntax."""
+    parser = pytest.importorskip("onnx.parser")
+
+    def make(graph: str, name: str = "model", *, check: bool = True) -> Path:
+        import onnx
+
+        model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {graph}')
+        if check:
+            onnx.checker.check_model(model, full_check=True)
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return make

@@ -1,0 +1,302 @@
+"""Function kernels for the tests, imported by workers. See tests/conftest.py for how they find this file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import teal
+
+Array = np.ndarray[Any, Any]
+
+
+def text_of(array: Array) -> str:
+    """The one string in a BYTES input."""
+    return bytes(array.ravel()[0]).decode()
+
+
+# ---- plain -----------------------------------------------------------------------------------------------------------
+
+
+def double(x: Array) -> Array:
+    return x + x
+
+
+def echo(x: Array) -> Array:
+    return x
+
+
+def add(x: Array, y: Any = 10) -> Array:
+    return x + np.asarray(y)
+
+
+def by_place(x: Array, /, y: Any = 10) -> Array:
+    return x - np.asarray(y)
+
+
+def by_name(*, x: Array, y: Any = 10) -> Array:
+    return x - np.asarray(y)
+
+
+def worker_pid(x: Any = 0) -> int:
+    return os.getpid()
+
+
+def first(x: Any) -> int:
+    """A version of a model that answers 1; ``second`` is its next one."""
+    return 1
+
+
+def second(x: Any) -> int:
+    return 2
+
+
+@teal.signature(inputs={"x": ("float32", ("n", 3))}, outputs={"norm": ("float32", ("n",)), "mean": ("float64", ())})
+def norms(x: Array) -> Any:
+    return np.linalg.norm(x, axis=1), x.mean(dtype=np.float64)
+
+
+@teal.signature(inputs={"x": ("float32", ("n",))}, outputs={"y": ("float32", ("n",))}, pure=True)
+def pure_double(x: Array) -> Array:
+    return x + x
+
+
+class Outer:
+    class Inner:
+        @staticmethod
+        def triple(x: Array) -> Array:
+            return x * 3
+
+
+class Counter:
+    """State that stays: adds up what it is given; close() leaves the total in a file."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.path = ""
+
+    @teal.signature(inputs={"step": ("int64", ()), "path": ("BYTES", ())}, outputs={"total": ("int64", ())})
+    def __call__(self, step: Array, path: Array) -> int:
+        self.total += int(step)
+        self.path = text_of(path)
+        return self.total
+
+    def close(self) -> None:
+        if self.path:
+            Path(self.path).write_text(str(self.total))
+
+
+class Order:
+    """Remembers the tags it was called with; a tag that is the path of a file to come waits for the file."""
+
+    def __init__(self) -> None:
+        self.tags: list[str] = []
+
+    def __call__(self, tag: Array) -> Array:
+        text = text_of(tag)
+        if text.startswith("/"):
+            wait_for(text)
+        elif text == "read":
+            return np.array(self.tags)
+        else:
+            self.tags.append(text)
+        return np.array([text])
+
+
+# ---- what waits ------------------------------------------------------------------------------------------------------
+
+
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.0005)
+
+
+def gate(path: Array, tag: Any = 0) -> Any:
+    """Has effects as far as Teal knows: waits until the file exists, then returns the tag."""
+    wait_for(text_of(path))
+    return np.asarray(tag)
+
+
+@teal.signature(inputs={"path": ("BYTES", ()), "tag": ("int64", ())}, outputs={"tag": ("int64", ())}, pure=True)
+def pure_gate(path: Array, tag: Array) -> Array:
+    """The same without effects."""
+    wait_for(text_of(path))
+    return tag
+
+
+# ---- outputs of many kinds -------------------------------------------------------------------------------------------
+
+
+@teal.signature(
+    inputs={"n": ("int64", ())}, outputs={"big": ("float32", None), "count": ("int64", ()), "none": (None, None)}
+)
+def sized(n: Array) -> Any:
+    """A big output of unknown size beside a scalar and an empty one."""
+    return np.arange(int(n), dtype=np.float32), n, np.zeros((0, 3), np.int16)
+
+
+def kinds(kind: Array) -> Any:
+    """What a function without a signature may return."""
+    return {
+        "int": 5,
+        "float": 2.5,
+        "bool": True,
+        "list": [[1, 2], [3, 4]],
+        "scalar": np.float16(1.5),
+        "text": "grün",
+        "bytes": b"\x00\xff",
+        "texts": [["a", "bc"], ["", "ü"]],
+        "array of texts": np.array(["x", "yz"]),
+        "empty": np.zeros((0, 5), np.uint8),
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "reversed": np.arange(6)[::-1],
+        "bfloat16": np.arange(3).astype(ml_dtypes.bfloat16),
+        "mapping": {"output": np.arange(2)},
+        "tuple of one": (np.arange(2),),
+    }[text_of(kind)]
+
+
+@teal.signature(inputs={"kind": ("BYTES", ())}, outputs={"y": ("float32", (2, "n")), "z": ("float32", ("n",))})
+def wrong(kind: Array) -> Any:
+    """What a function with a signature may not return: y is (2, 3) and z is (3,) when all is well."""
+    y, z = np.zeros((2, 3), np.float32), np.zeros(3, np.float32)
+    return {
+        "right": (y, z),
+        "right mapping": {"z": z, "y": y},
+        "dtype": (y.astype(np.float64), z),
+        "rank": (y.ravel(), z),
+        "extent": (np.zeros((3, 3), np.float32), z),
+        "symbol": (y, np.zeros(4, np.float32)),
+        "big": (np.zeros((900, 900), np.float32), z),
+        "none": (y, None),
+        "all none": None,
+        "one": y,
+        "three": (y, z, z),
+        "empty": (),
+        "names": {"y": y, "q": z},
+        "missing name": {"y": y},
+        "objects": (np.array([[object()] * 3] * 2), z),
+        "none inside": (np.array([[None] * 3] * 2), z),
+        "strings": (np.array([["a"] * 3] * 2), z),
+        "ragged": ([[1.0], [1.0, 2.0]], z),
+        "byte order": (y.astype(">f4"), z),
+        "datetime": (np.zeros((2, 3), "M8[s]"), z),
+        "longdouble": (y.astype(np.longdouble), z),
+        "object": (object(), z),
+        "set": ({1.0}, z),
+    }[text_of(kind)]
+
+
+def torch_output(dtype: Array) -> Any:
+    import torch
+
+    return torch.tensor([[0, 1, 0], [1, 1, 1]], dtype=getattr(torch, text_of(dtype))).t()
+
+
+def too_deep(x: Any) -> Array:
+    return np.zeros((1,) * 9)
+
+
+def text_too_deep(x: Any) -> Array:
+    return np.full((1,) * 9, "a")
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def writes(x: Array, how: Array) -> Array:
+    """Tries to write to its input, which is the caller's."""
+    if text_of(how) == "numpy":
+        x[0] = 1
+    elif text_of(how) == "setflags":
+        x.setflags(write=True)
+    else:
+        np.add(x, 1, out=x[:])
+    return x
+
+
+def read_only_views(x: Array) -> list[str]:
+    """Which ways to look at its input (a read-only Tensor) refuse to write."""
+    tensor = x.base.obj  # type: ignore[union-attr]
+    found = ["tensor"] if tensor.readonly and isinstance(tensor, teal.Tensor) else []
+    found += ["memoryview"] if memoryview(tensor).readonly else []
+    found += [] if tensor.numpy().flags.writeable else ["numpy"]
+    found += [] if np.from_dlpack(tensor).flags.writeable else ["dlpack"]
+    for name, error, use in (
+        ("old dlpack", BufferError, lambda: tensor.__dlpack__()),
+        ("writable buffer", TypeError, lambda: (ctypes.c_char * 1).from_buffer(tensor)),
+        ("setitem", ValueError, lambda: tensor.__setitem__(0, 1)),
+    ):
+        try:
+            use()
+        except error:
+            found.append(name)
+    return found
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def fails(kind: Array) -> Any:
+    raise {
+        "value": ValueError("plain"),
+        "no text": ValueError(),
+        "unicode": ValueError("grün, 日本"),
+        "long": ValueError("ü" * 5000),
+        "surrogate": ValueError("\udcff"),
+        "lines": ValueError("one\ntwo\0three"),
+        "unprintable": Unprintable(),
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "stop": StopIteration(),
+        "teal": teal.Cancelled("mine"),
+        "key": KeyError("name"),
+    }[text_of(kind)]
+
+
+def any_number(*numbers: Any) -> int:
+    return len(numbers)
+
+
+def any_name(**names: Any) -> int:
+    return len(names)
+
+
+async def later(x: Any) -> Any:
+    return x
+
+
+def one_by_one(x: Any) -> Any:
+    yield x
+
+
+class NeedsMore:
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+
+    def __call__(self, x: Any) -> int:
+        return self.missing
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise OSError("no weights here")
+
+
+@teal.signature(inputs={"a": ("float32", ())}, outputs={"y": ("float32", ())})
+def mismatched(b: Array) -> Array:
+    return b
+
+
+NOT_CALLABLE = 5
