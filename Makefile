@@ -1,11 +1,13 @@
 # Two commands matter: make demo, make test. Each sets up what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 JOBS   ?= $(shell nproc)
 
-.PHONY: help setup demo test test-core bench bench-setup lint format sanitize stubs clean
+.PHONY: help setup demo test build-core bench bench-setup lint format sanitize stubs clean
 
 help:
 	@echo "make demo       search Teal's docs by meaning from two processes at once, and see where the time went"
@@ -20,23 +22,42 @@ setup: $(STAMP)
 # The C++ compiler is the one thing pip cannot bring.
 $(STAMP): pyproject.toml CMakeLists.txt locks/test.txt locks/build.txt locks/torch.txt $(shell find core -name '*.[ch]pp')
 	@command -v c++ >/dev/null || { echo "no C++ compiler: install one, e.g. apt-get install -y g++"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: Teal needs Python 3.11 or newer (make PYTHON=python3.12)"; exit 1; }
+	@echo "setting up $(VENV): packages and the C++ core, a minute or two the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -r locks/build.txt -r locks/test.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r locks/demo-data.txt
-	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check -r locks/torch.txt || echo "torch not installed: its tests will be skipped"
+	@# The CPU build only, which not every index has: the other one brings gigabytes of CUDA.
+	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check -r locks/torch.txt 2>/dev/null \
+	  || echo "no CPU build of torch here: tests with torch will be skipped"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -C build-dir=build/editable -e .
 	@touch $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/teal demo
 
-test: $(STAMP) test-core
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# The core's tests are built here and run by pytest (tests/core), one test a program.
+test: $(STAMP) build-core
+	@TEAL_CORE_TESTS_DIR=$(abspath build/core) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
-test-core: $(STAMP)
-	@$(BIN)/cmake -S . -B build/core -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DTEAL_PYTHON=OFF -DTEAL_TESTS=ON >/dev/null
+CORE_CMAKE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DTEAL_PYTHON=OFF -DTEAL_TESTS=ON
+
+build-core: $(STAMP)
+	@$(CORE_CMAKE) -B build/core >/dev/null
 	@$(BIN)/cmake --build build/core -j $(JOBS) | tail -n 1
-	@$(BIN)/ctest --test-dir build/core --output-on-failure | tail -n 4
+
+# gcc's thread sanitizer does not start where vm.mmap_rnd_bits is above 28: setarch -R turns address randomisation off.
+SANITIZE_TSAN := wait_test queue_test request_test pool_test session_test pool_load_test pool_death_test bury_test hostile_test
+NO_ASLR       := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+sanitize: $(STAMP)
+	@$(CORE_CMAKE) -B build/asan -DTEAL_SANITIZE=address,undefined >/dev/null
+	@$(BIN)/cmake --build build/asan -j $(JOBS) | tail -n 1
+	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  $(BIN)/ctest --test-dir build/asan --output-on-failure | tail -n 4
+	@$(CORE_CMAKE) -B build/tsan -DTEAL_SANITIZE=thread >/dev/null
+	@$(BIN)/cmake --build build/tsan -j $(JOBS) --target $(SANITIZE_TSAN) | tail -n 1
+	@for test in $(SANITIZE_TSAN); do echo "tsan: $$test"; TSAN_OPTIONS=halt_on_error=1 $(NO_ASLR) build/tsan/$$test || exit 1; done
 
 # The rivals of the benches, in an environment of their own so that Teal's stays small.
 bench-setup: .venv-bench/.ready
