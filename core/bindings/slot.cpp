@@ -259,10 +259,7 @@ void bind_slot(nb::module_& m) {
         .def_ro("outputs", &Call::outputs, nb::sig("def outputs(self) -> typing.Any"))
         .def_ro("slot", &Call::slot_object, nb::sig("def slot(self) -> Slot"))
         .def_prop_ro("last_run_ns", [](const Call& c) {
-            const CompletionLine& line = *c.slot->slot->line;
-            const std::uint64_t started = line.started.load(std::memory_order_relaxed);
-            const std::uint64_t ended = line.ended.load(std::memory_order_relaxed);
-            return ended > started ? ticks_to_ns(ended - started) : 0;
+            return ticks_to_ns(run_ticks(c.slot->slot->line->times.load(std::memory_order_relaxed)));
         }, "Nanoseconds the last run spent in the kernel, in the worker.");
     m.def("slot_of", [](const Tensor& t) { return t.slot.is_valid() ? t.slot : nb::none(); }, nb::sig("def slot_of(tensor: Tensor, /) -> Slot | None"),
           "The slot that the tensor is an input of.");

@@ -378,9 +378,11 @@ ClientStages* ClientSession::stages_of(std::uint32_t model) noexcept {
 
 void ClientSession::saw_end(const ClientSlot& slot, ClientStages& stages) noexcept {
     const std::uint64_t now = ticks();
-    const std::uint64_t left = slot.line->ended.load(std::memory_order_relaxed);
+    const std::uint64_t times = slot.line->times.load(std::memory_order_relaxed);
     stages.requests.fetch_add(1, std::memory_order_relaxed);
-    if (left != 0 && now > left) stages.wake.add(static_cast<std::uint64_t>(ticks_to_ns(now - left)));
+    // A word that this side ended has the times of the request before.
+    const bool by_worker = state_of(slot.line->word.load(std::memory_order_relaxed)) == State::done;
+    if (by_worker && times != 0) stages.wake.add(static_cast<std::uint64_t>(ticks_to_ns(ticks_since_left(times, now))));
     if (now > slot.submitted_ticks) stages.total.add(static_cast<std::uint64_t>(ticks_to_ns(now - slot.submitted_ticks)));
 }
 

@@ -172,7 +172,9 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     }
     std::uint32_t version_line = 0;
     Reason reason = entry.op == 0 ? resolve(entry, version_line) : Reason::invalid;
-    if (reason == Reason::none && memory_->header.stopping.load(std::memory_order_relaxed) != 0) reason = Reason::host_stopping;
+    // What was in the ring before the host began to stop is taken all the same.
+    const bool late = memory_->header.stopping.load(std::memory_order_relaxed) != 0 && static_cast<std::int32_t>(line.head - line.last) >= 0;
+    if (reason == Reason::none && late) reason = Reason::host_stopping;
     if (reason != Reason::none) {
         Ending ending;
         ending.state = reason == Reason::host_stopping ? State::cancelled : State::failed;

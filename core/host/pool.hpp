@@ -80,7 +80,8 @@ struct alignas(64) SessionLine {
     std::atomic<std::uint32_t> granted;    // tensor regions handed out so far; host only
     std::uint32_t garbage;                 // entries that named no slot; under the role
     std::uint64_t requests;                // under the role
-    std::uint8_t pad[24];
+    std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
+    std::uint8_t pad[20];
 };
 static_assert(sizeof(SessionLine) == 64);
 

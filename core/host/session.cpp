@@ -48,8 +48,8 @@ std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t
     return region;
 }
 
-std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots) {
-    auto region = Region::adopt(fd, RegionKind::session, true);
+std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, Header header) {
+    auto region = Region::adopt(fd, RegionKind::session, true, header);
     const SessionLayout layout = session_layout(slots);
     if (slots == 0 || slots > 65536 || region->size() < layout.size)
         throw Error(Code::invalid_argument, "session region of " + std::to_string(region->size()) + " bytes, expected " +
@@ -84,23 +84,31 @@ void release_slot(CompletionLine& line, std::uint32_t generation) noexcept {
     }
 }
 
+namespace {
+
+template <class T>
+void store_if_new(std::atomic<T>& field, T value) noexcept {
+    if (field.load(std::memory_order_relaxed) != value) field.store(value, std::memory_order_relaxed);
+}
+
+}  // namespace
+
 bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept {
     const std::uint64_t word = make_word(generation, ending.state, ending.reason, ending.flags);
     // SYNC: acquire pairs with the client's cancelling compare-and-swap.
     std::uint64_t seen = line.word.load(std::memory_order_acquire);
+    std::uint64_t seen_times = line.times.load(std::memory_order_relaxed);
     bool won = false;
     // An honest client changes the word at most once per generation; a scribbling one only keeps itself
     // from getting its answer, so the loop is bounded.
     for (int attempt = 0; attempt < 4 && !won && !is_past(seen, generation); ++attempt) {
-        line.version.store(ending.version, std::memory_order_relaxed);
-        line.detail.store(ending.detail, std::memory_order_relaxed);
-        line.started.store(ending.started, std::memory_order_relaxed);
-        line.ended.store(ending.ended, std::memory_order_relaxed);
-        line.copied_in.store(ending.copied_in, std::memory_order_relaxed);
-        line.copied_out.store(ending.copied_out, std::memory_order_relaxed);
+        store_if_new(line.version, ending.version);
+        store_if_new(line.detail, ending.detail);
+        store_if_new(line.copied_in, ending.copied_in);
+        store_if_new(line.copied_out, ending.copied_out);
         // SYNC: release (seq_cst) pairs with the client's acquire load of the word: outputs, shapes, message and
         // the fields above are visible with it. seq_cst orders it before the load of `waiting` below.
-        won = line.word.compare_exchange_strong(seen, word, std::memory_order_seq_cst, std::memory_order_acquire);
+        won = exchange_end(line, seen, seen_times, word, make_times(ending.started, ending.ended));
     }
     if (!won && (ending.flags & word_released) != 0) release_slot(line, generation);
     // SYNC: seq_cst load pairs with the client's seq_cst store of `waiting` before it looks at the word a last time.

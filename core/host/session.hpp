@@ -87,7 +87,7 @@ struct SessionMap {
 std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t index, std::uint32_t epoch);
 
 // Anyone: adopts the descriptor (always consumed) and checks its size against `slots`.
-std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots);
+std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, Header header = Header::checked);
 
 // Flags in the high bits of a completion word.
 inline constexpr std::uint16_t word_released = 1;   // the worker side no longer touches the slot

@@ -172,6 +172,7 @@ Sweeper::Opened Sweeper::open_session(std::uint32_t slots, std::uint32_t limit) 
         enter();
         __atomic_store_n(&line.epoch, epoch, __ATOMIC_RELAXED);
         line.head = 0;
+        line.last = 0;
         __atomic_store_n(&line.in_flight, 0, __ATOMIC_RELAXED);
         line.limit = limit;
         line.slots = slots;
@@ -259,11 +260,13 @@ void Sweeper::publish_version(std::uint32_t line, bool make_current) {
 void Sweeper::retire_version(std::uint32_t line) {
     const std::lock_guard lock(mutex_);
     enter();
+    pool_->drain(live_);  // what was submitted until now is in flight, and finishes
     VersionLine& version = pool_->memory().versions[line];
     version.state.store(static_cast<std::uint32_t>(VersionState::retiring), std::memory_order_release);
     ModelLine& model = pool_->memory().models[version.model];
     if (model.current.load(std::memory_order_relaxed) == line + 1) model.current.store(0, std::memory_order_release);
     pool_->leave();
+    rouse();
 }
 
 std::uint32_t Sweeper::version_in_flight(std::uint32_t line) {
@@ -359,8 +362,25 @@ void Sweeper::end_handed_over(std::uint32_t index, std::uint32_t generation, boo
     rouse();
 }
 
-void Sweeper::stop_taking(bool stopping) noexcept {
+void Sweeper::stop_taking(bool stopping) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    for (const SessionMap* map : live_) {
+        SessionLine& line = pool_->memory().sessions[map->index];
+        line.last = line.head + RingConsumer(map->ring(), map->layout.ring_capacity, line.head).waiting();
+    }
     pool_->memory().header.stopping.store(stopping ? 1 : 0, std::memory_order_release);
+    pool_->leave();
+}
+
+bool Sweeper::all_taken() {
+    const std::lock_guard lock(mutex_);
+    for (const SessionMap* map : live_) {
+        const SessionLine& line = pool_->memory().sessions[map->index];
+        const bool open = static_cast<SessionState>(line.state.load(std::memory_order_relaxed)) == SessionState::open;
+        if (open && static_cast<std::int32_t>(line.last - __atomic_load_n(&line.head, __ATOMIC_RELAXED)) > 0) return false;
+    }
+    return true;
 }
 
 std::uint32_t Sweeper::active() noexcept { return pool_->memory().header.active.load(std::memory_order_relaxed); }

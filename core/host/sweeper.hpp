@@ -59,7 +59,9 @@ public:
     // Ends a request that a worker handed over (its output lies in spill `id`), or that failed to spill.
     void end_handed_over(std::uint32_t record, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason);
 
-    void stop_taking(bool stopping) noexcept;  // drain before shutdown
+    // Before shutdown: what is in the rings now is still taken, what comes later is refused.
+    void stop_taking(bool stopping);
+    [[nodiscard]] bool all_taken();  // of what was in the rings then
     std::uint32_t active() noexcept;
 
     [[nodiscard]] Pool& pool() noexcept { return *pool_; }

@@ -50,7 +50,7 @@ void Worker::post(std::function<void(Worker&)> news) {
 
 void Worker::add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint32_t granted) {
     if (index >= max_sessions) throw Error(Code::invalid_argument, "session index " + std::to_string(index) + " out of range");
-    std::shared_ptr<SessionMap> map = map_session(fd, index, epoch, slots);
+    std::shared_ptr<SessionMap> map = map_session(fd, index, epoch, slots, Header::ignored);
     map->owned.resize(granted);
     map->views.resize(granted);
     post([map](Worker& w) {
@@ -64,7 +64,7 @@ void Worker::add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::
 }
 
 void Worker::add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id, int fd) {
-    auto region = Region::adopt(fd, RegionKind::tensor, true);
+    auto region = Region::adopt(fd, RegionKind::tensor, true, Header::ignored);
     region->close_fd();
     post([=](Worker& w) {
         SessionMap* map = session < max_sessions ? w.maps_[session] : nullptr;
@@ -82,7 +82,7 @@ void Worker::drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32
                     for (const TensorDesc& tensor : *list) uses = uses || ((tensor.flags & tensor_absent) == 0 && tensor.region == id);
                 if (uses) slot = Slot{};
             }
-            if (id < owner->map->owned.size()) owner->map->set_region(id, nullptr);
+            owner->map->set_region(id, nullptr);  // also one that never came: nobody waits for it any more
         }
         if (w.on_dropped) w.on_dropped("region", session, id);
     });

@@ -41,12 +41,15 @@ enum class Pages : std::uint8_t {
     best,   // 2 MiB when the pool has enough free, else 4 KiB (page_shift says which)
 };
 
+// A worker gets its clients' regions from its own host, and perhaps only after the client has scribbled over their headers.
+enum class Header : std::uint8_t { checked, ignored };
+
 class Region {
 public:
     // Throws quota_exceeded (with the machine's numbers) when the pages cannot be had now.
     static std::shared_ptr<Region> create(RegionKind kind, std::uint64_t size, std::uint64_t id, Pages pages);
     // Takes ownership of `fd` (also when it throws). Throws version_mismatch or invalid_argument.
-    static std::shared_ptr<Region> adopt(int fd, RegionKind kind, bool writable);
+    static std::shared_ptr<Region> adopt(int fd, RegionKind kind, bool writable, Header header = Header::checked);
 
     ~Region();
     Region(const Region&) = delete;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace teal {
@@ -111,18 +112,46 @@ static_assert(sizeof(RequestEntry) == 60);
 
 constexpr std::uint64_t join(std::uint32_t low, std::uint32_t high) noexcept { return std::uint64_t{high} << 32 | low; }
 
+// How long the kernel ran and when it left, beside the word so that both change in one 16-byte compare-and-swap: a second store
+// to the line would let the polling client take it away in between, one more trip between the cores.
+//   run:32 (ticks, at most 2^32 - 1) | left:32 (low half of the ticks when the kernel left; 0: it did not run)
+constexpr std::uint64_t make_times(std::uint64_t started, std::uint64_t left) noexcept {
+    if (started == 0 || left < started) return 0;
+    const std::uint64_t run = left - started < UINT32_MAX ? left - started : UINT32_MAX;
+    const std::uint64_t low = (left & UINT32_MAX) == 0 ? 1 : left & UINT32_MAX;
+    return run | low << 32;
+}
+constexpr std::uint64_t run_ticks(std::uint64_t times) noexcept { return times & UINT32_MAX; }
+// Ticks from the kernel's end to `now`, modulo 2^32: right for anything below a second.
+constexpr std::uint64_t ticks_since_left(std::uint64_t times, std::uint64_t now) noexcept { return (now - (times >> 32)) & UINT32_MAX; }
+
 // One line per slot: the worker (or host, or the client itself) stores the end of a request here.
 struct alignas(64) CompletionLine {
     std::atomic<std::uint64_t> word;       // make_word(): the last ended generation
+    std::atomic<std::uint64_t> times;      // make_times(); changes with the word
     std::atomic<std::uint32_t> waiting;    // client: 1 while it may sleep on the low half of `word`
     std::atomic<std::uint32_t> released;   // generation that the worker side no longer touches; written by worker or host
-    std::atomic<std::uint32_t> version;                 // version number that answered
-    std::atomic<std::uint32_t> detail;                  // by reason: signal, spill id, …
-    std::atomic<std::uint64_t> started;                 // ticks: kernel entered
-    std::atomic<std::uint64_t> ended;                   // ticks: kernel left
-    std::atomic<std::uint64_t> copied_in;               // bytes the worker copied for this request
+    // Stored before the word, and only when they differ from what stands here:
+    std::atomic<std::uint32_t> version;    // version number that answered
+    std::atomic<std::uint32_t> detail;     // by reason: signal, spill id, …
+    std::atomic<std::uint64_t> copied_in;  // bytes the worker copied for this request
     std::atomic<std::uint64_t> copied_out;
+    std::uint8_t pad[8];
 };
 static_assert(sizeof(CompletionLine) == 64);
+static_assert(offsetof(CompletionLine, word) == 0 && offsetof(CompletionLine, times) == 8);
+
+// Both halves at once. `word` and `times` are what was seen; on failure what is there now.
+inline bool exchange_end(CompletionLine& line, std::uint64_t& word, std::uint64_t& times, std::uint64_t new_word, std::uint64_t new_times) noexcept {
+    __extension__ typedef unsigned __int128 __attribute__((may_alias)) Pair;
+    const auto join_pair = [](std::uint64_t low, std::uint64_t high) { return static_cast<Pair>(high) << 64 | low; };
+    const Pair expected = join_pair(word, times);
+    // A full barrier, as all __sync operations are. (__atomic of this size would call into a library.)
+    const Pair found = __sync_val_compare_and_swap(reinterpret_cast<Pair*>(&line), expected, join_pair(new_word, new_times));
+    if (found == expected) return true;
+    word = static_cast<std::uint64_t>(found);
+    times = static_cast<std::uint64_t>(found >> 64);
+    return false;
+}
 
 }  // namespace teal

@@ -110,6 +110,14 @@ public:
         return slot.sequence.load(std::memory_order_acquire) == position_ + 1 ? slot.payload : nullptr;
     }
 
+    // How many messages there are to take.
+    [[nodiscard]] std::uint32_t waiting() const noexcept {
+        std::uint32_t count = 0;
+        // SYNC: acquire pairs with the release in RingProducer::publish().
+        while (count <= mask_ && slots_[(position_ + count) & mask_].sequence.load(std::memory_order_acquire) == position_ + count + 1) ++count;
+        return count;
+    }
+
     void retire() noexcept {
         ++position_;
         // SYNC: release pairs with the acquire in RingProducer::fill().

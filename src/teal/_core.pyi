@@ -351,7 +351,13 @@ class Sweeper:
 
     def record_session(self, record: int) -> int: ...
 
-    def stop_taking(self, stopping: bool) -> None: ...
+    def stop_taking(self, stopping: bool) -> None:
+        """What is in the rings now is still taken; what comes later is refused."""
+
+    def all_taken(self) -> bool:
+        """
+        Was everything taken that was in the rings when stop_taking() was called?
+        """
 
     def active(self) -> int: ...
 

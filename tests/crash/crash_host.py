@@ -34,7 +34,12 @@ class CrashHost:
     """
 
     def __init__(
-        self, name: str | None = None, *, environment: dict[str, str] | None = None, uid: int | None = None, **options: Any
+        self,
+        name: str | None = None,
+        *,
+        environment: dict[str, str] | None = None,
+        uid: int | None = None,
+        **options: Any,
     ) -> None:
         self.name = name or unused_name()
         self.address: str = options.get("address", f"@teal/{os.getuid() if uid is None else uid}/{self.name}")

@@ -1,8 +1,8 @@
 """Processes to be killed, made by the dozen: a program that has imported Teal once and forks on demand.
 
-Theory of operation: the test writes one JSON line per child to the nursery's standard input and reads its process number;
-the child does what the line says, for ever or to its end, and the test kills it when it likes. The nursery itself never
-touches Teal, so its children are as good as new ones at a hundredth of the price.
+Theory of operation: the test writes one JSON line per child to the nursery's standard input and reads its process
+number; the child does what the line says, for ever or to its end, and the test kills it when it likes. The nursery
+itself makes nothing of Teal's, so its children are as good as new processes at a hundredth of the price.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +41,16 @@ class Child:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def ended(self) -> bool:
-        return bool(select.select([self._pidfd], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""
         self.signal(signal.SIGKILL)
-        select.select([self._pidfd], [], [])
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        poll.poll()
 
     def close(self) -> None:
         if self._pidfd >= 0:
@@ -121,7 +128,9 @@ def _one_act(teal: Any, np: Any, host: Any, dice: random.Random, held: list[Any]
     x = np.arange(size, dtype=np.float64)
     match dice.randint(0, 8):
         case 0:
-            host.load(f"theirs-{dice.randint(0, 3)}", dice.choice(["builtin:identity", "crash_kernels:square", model_file]))
+            host.load(
+                f"theirs-{dice.randint(0, 3)}", dice.choice(["builtin:identity", "crash_kernels:square", model_file])
+            )
         case 1:
             held.extend(host.model("identity").submit(x) for _ in range(dice.randint(1, 64)))
         case 2:
@@ -177,6 +186,47 @@ def caller(options: dict[str, Any]) -> None:
         call()
 
 
+def stranger(options: dict[str, Any]) -> None:
+    """Becomes another user, tries one act after the other, and writes what came of each."""
+    import teal
+
+    host: Any = None
+    told: list[tuple[str, Any]] = []
+
+    def attach() -> str:
+        nonlocal host
+        host = teal.connect(options["address"])
+        return "in"
+
+    def squat() -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.bind(b"\0" + options["address"][1:].encode())
+        sock.listen()
+        output.write("[]")
+        output.flush()
+        signal.pause()
+
+    acts: dict[str, Callable[[], Any]] = {
+        "attach": attach,
+        "squat": squat,
+        "call": lambda: float(host.model("identity")(3.0)[0].numpy()),
+        "load": lambda: host.load("theirs", "builtin:sum").name,
+        "function": lambda: host.load("evil", "os:system").name,
+        "stop": lambda: host.stop(drain=True),
+        "onnx": lambda: float(host.load("affine", options["argument"])([3.0])[0].numpy()[0]),
+    }
+    with open(options["output"], "w") as output:
+        os.setgroups([])
+        os.setgid(options["uid"])
+        os.setuid(options["uid"])
+        for act in options["acts"]:
+            try:
+                told.append(("", acts[act]()))
+            except teal.TealError as error:
+                told.append((type(error).__name__, str(error)))
+        json.dump(told, output)
+
+
 def _child(order: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: nobody outlives the nursery
     devnull = os.open(os.devnull, os.O_RDWR)
@@ -188,6 +238,11 @@ def _child(order: dict[str, Any]) -> None:
             client(**order)
         case "host":
             host(order)
+        case "attack":  # tests/hostile/attacks.py
+            importlib.import_module("attacks").attack(**order)
+            os._exit(0)
+        case "stranger":
+            stranger(order)
         case "caller":
             caller(order)
         case "waiting":

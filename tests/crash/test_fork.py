@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 

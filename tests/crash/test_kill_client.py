@@ -58,7 +58,9 @@ def test_killed_at_random(
     with watching(host.address) as witness:
         victims: list[Child] = []
         for _ in range(rounds(50)):
-            victims.append(nursery.start("client", address=host.address, seed=dice.getrandbits(32), model_file=str(model_file)))
+            victims.append(
+                nursery.start("client", address=host.address, seed=dice.getrandbits(32), model_file=str(model_file))
+            )
             if len(victims) >= 3:
                 time.sleep(dice.random() * 0.06)
                 victims.pop(dice.randrange(len(victims))).kill()

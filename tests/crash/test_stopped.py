@@ -129,7 +129,9 @@ def test_one_worker_stopped_at_random(
             pid = dice.choice(host.workers())
             os.kill(pid, signal.SIGSTOP)
             before = sum(answered.values())
-            watch.until(lambda before=before: errors or sum(answered.values()) > before + 20, f"answers while {pid} is stopped")
+            watch.until(
+                lambda before=before: errors or sum(answered.values()) > before + 20, f"answers while {pid} is stopped"
+            )
             os.kill(pid, signal.SIGCONT)
             before = sum(answered.values())
             watch.until(lambda before=before: errors or sum(answered.values()) > before + 20, "answers")

@@ -1,9 +1,9 @@
 """What processes hold: descriptors, threads, children, shared memory; counted before and after a bad day.
 
-Theory of operation: everything is read from /proc, of our own and of other processes, by kind and not by number, so that
-two moments can be compared: ``socket`` twice and ``memfd:teal`` three times before must be the same after. What takes its
-time (a host hangs up, a worker lets go) is waited for: ``settled`` looks again until the two are equal, and says what
-differs when they never are. No test asserts how long that took; the bound only keeps a lost cause from hanging.
+Theory of operation: everything is read from /proc, by kind and not by number, so that two moments can be compared:
+``socket`` twice and ``memfd:teal`` three times before must be the same after. What takes its time (a host hangs up, a
+worker lets go) is waited for: ``settled`` looks again until the two are equal, and says what differs when they never
+are. No test asserts how long that took; the bound only keeps a lost cause from hanging.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ def affine_model() -> bytes:
         return helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n"])
 
     nodes = [helper.make_node("Mul", ["x", "two"], ["m"]), helper.make_node("Add", ["m", "one"], ["y"])]
-    constants = [helper.make_tensor(name, TensorProto.DOUBLE, [1], [value]) for name, value in (("two", 2.0), ("one", 1.0))]
+    constants = [
+        helper.make_tensor(name, TensorProto.DOUBLE, [1], [value]) for name, value in (("two", 2.0), ("one", 1.0))
+    ]
     graph = helper.make_graph(nodes, "affine", [vector("x")], [vector("y")], constants)
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     return bytes(model.SerializeToString())
@@ -49,7 +51,7 @@ Check = Callable[[np.random.Generator, int], tuple[Any, Any]]  # numbers and a s
 
 
 class Witness:
-    """Calls in a thread of its own. ``answers`` counts right answers by model; ``wrong`` and ``errors`` what else came."""
+    """Calls in a thread of its own. ``answers``: right ones by model; ``wrong`` and ``errors``: what else came."""
 
     def __init__(self, address: str, *, may_fail: Callable[[str, teal.TealError], bool] = lambda *_: False) -> None:
         self.answers: Counter[str] = Counter()

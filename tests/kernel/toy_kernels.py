@@ -265,6 +265,12 @@ def fails(kind: Array) -> Any:
     }[text_of(kind)]
 
 
+def fails_when_negative(x: Array) -> Array:
+    if x < 0:
+        raise ValueError("negative")
+    return x
+
+
 def any_number(*numbers: Any) -> int:
     return len(numbers)
 

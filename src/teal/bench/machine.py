@@ -135,10 +135,10 @@ def process_cpu_ns(pid: int) -> int:
     return total
 
 
-def process_pss_kib(pid: int) -> int:
-    """Proportional set size of a process: its own pages and its share of the shared ones; KiB. 0 where it is gone."""
+def process_rss_kib(pid: int) -> int:
+    """Resident set of a process in KiB, 0 where it is gone. (The proportional one moves with what others share.)"""
     for line in (text(f"/proc/{pid}/smaps_rollup") or "").splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith("Rss:"):
             return int(line.split()[1])
     return 0
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from . import client, models
 from .ground import Ground
 from .lanes import paired_difference
-from .machine import process_cpu_ns, process_pss_kib
+from .machine import process_cpu_ns, process_rss_kib
 
 QUIET_BEFORE_SECONDS = 1.0  # part of the promise
 MEMORY_LOOKS, MEMORY_PAUSE_SECONDS = 5, 0.1  # a median of a few looks, since pages are given back a little later
@@ -84,7 +84,7 @@ def resident_kib(ground: Ground) -> int:
     looks = []
     for _ in range(MEMORY_LOOKS):
         time.sleep(MEMORY_PAUSE_SECONDS)
-        looks.append(sum(process_pss_kib(int(pid)) for pid in ground.host.ask("pids")))
+        looks.append(sum(process_rss_kib(int(pid)) for pid in ground.host.ask("pids")))
     return int(statistics.median(looks))
 
 

@@ -20,7 +20,8 @@ Numbers = dict[str, Any]  # _COUNTERS: int; STAGES: list of (ns, count)
 def summed(many: Iterable[Mapping[str, Any]]) -> Numbers:
     """One set of numbers out of several."""
     every = list(many)
-    total: Numbers = {name: sum(numbers[name] for numbers in every) for name in _COUNTERS}
+    # A client may have written anything: what travels in a message must stay below 2^64.
+    total: Numbers = {name: min(sum(numbers[name] for numbers in every), 1 << 63) for name in _COUNTERS}
     total.update({name: merged(*(numbers[name] for numbers in every)) for name in STAGES})
     return total
 

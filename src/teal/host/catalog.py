@@ -130,7 +130,7 @@ class Catalog:
             )
         origin = self._origin(load, datagram, owner)
         try:
-            name = self._name(load)
+            name = self._name(load, pool)
             name.waiting += 1
             self._loading += 1
             try:
@@ -144,7 +144,7 @@ class Catalog:
             if origin.fd is not None:
                 os.close(origin.fd)
 
-    def _name(self, load: wire.Load) -> Name:
+    def _name(self, load: wire.Load, pool: Pool) -> Name:
         name = self.names.get(load.name)
         if name is None:
             if self._free_indices:
@@ -154,6 +154,7 @@ class Catalog:
                 index = self._next_index
                 self._next_index += 1
             name = self.names[load.name] = Name(index, load.pool)
+            pool.names = max(pool.names, index + 1)
         if name.pool != load.pool:
             raise InvalidArgument(f"{load.name!r} is in pool {name.pool!r}; a name stays in its pool", path="$.pool")
         return name

@@ -68,22 +68,21 @@ class PoolSession:
         for region in self.core.take_empty_regions(keep):
             self._connection.ask(wire.FreeRegion(self.index, region))
 
-    def with_room(self, take: Callable[[], T | None], nbytes: int) -> T:
+    def with_room(self, take: Callable[[], T | None], nbytes: int, pages: str = "best") -> T:
         """What ``take`` gives, once there is room for it. Raises QuotaExceeded when there never is."""
         reclaimed = False
         for _ in range(_MOST_TRIES):  # another thread may be faster and take the room
             try:
                 taken = take()
-            except QuotaExceeded:  # no completion line is left
+                if taken is not None:
+                    return taken
+                self.grow(nbytes, pages)
+            except QuotaExceeded:  # of memory, or no completion line is left
                 if reclaimed:
                     raise
-                reclaimed = True
+                reclaimed = True  # which may have made room where no more can be had
                 self._reclaim()
-                continue
-            if taken is not None:
-                return taken
-            self.grow(nbytes)
-        raise QuotaExceeded(f"no room for a call of {nbytes} bytes in this client's shared memory")
+        raise QuotaExceeded(f"no room for {nbytes} bytes in this client's shared memory")
 
     def register(self, model: Model) -> None:
         """``model.forget_idle()`` is called when memory or completion lines are short."""

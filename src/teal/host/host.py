@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import operator
 import os
 import secrets
 import threading
@@ -19,7 +21,7 @@ from typing import Any
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import Closed, InternalError, InvalidArgument, TealError
+from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
 from teal.host import repository as files
 from teal.host import wire
@@ -216,17 +218,11 @@ class Host:
         self._connection.check_not_forked()
         if self._connection.closed:
             raise Closed("the connection to the host is closed")
+        if not all(0 <= operator.index(extent) < 1 << 63 for extent in shape):
+            raise InvalidArgument(f"{tuple(shape)}, expected extents of 0 to 2^63 - 1", path="$.shape")
         session = self._connection.session("default")
-        tensor = session.core.allocate(dtype, list(shape))
-        if tensor is None:
-            size = _core.dtype_size(dtype)
-            for extent in shape:
-                size *= extent
-            session.grow(size, pages)
-            tensor = session.core.allocate(dtype, list(shape))
-        if tensor is None:
-            raise InternalError("a fresh region has no room for the tensor it was made for")
-        return tensor
+        size = _core.dtype_size(dtype) * math.prod(shape)
+        return session.with_room(lambda: session.core.allocate(dtype, list(shape)), size, pages)
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 

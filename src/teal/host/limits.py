@@ -46,7 +46,7 @@ class Limits:
                 raise InvalidArgument(f"{value!r}, expected {low} to {high}", path=f"$.limits.{name}")
 
 
-def spare_descriptors(fd: int, what: str, share: float = 0.75) -> None:
+def spare_descriptors(fd: int, what: str, share: float) -> None:
     """Raises QuotaExceeded when ``fd`` (they are given out lowest first) is beyond this share of the process's own."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if fd >= most * share:

@@ -4,7 +4,7 @@ Theory of operation: a connection is a SOCK_SEQPACKET socket; each message is on
 order. What a client sent is decoded strictly; a message that is not understood ends that connection. A client has at
 most ``_ANSWERING`` messages being answered at a time; more wait in its own socket, so that neither memory nor
 descriptors of the host grow with a client that only talks. Descriptors that come where none is expected are closed at
-once. The last quarter of the process's descriptors is kept for connections: memory that would need it is refused
+once. The last quarter of the process's descriptors is kept for newcomers: more memory for who has some is refused
 (``spare_descriptors``), so that a greedy client cannot lock the others out.
 """
 
@@ -145,7 +145,7 @@ class Listener:
             )
             return
         try:
-            spare_descriptors(sock.fileno(), "one more client", 0.9)
+            spare_descriptors(sock.fileno(), "one more client", 0.85)
         except QuotaExceeded as error:
             self._refuse(client, "QuotaExceeded", str(error))
             return

@@ -78,7 +78,9 @@ def _known_shape(spec: Spec, inputs: Mapping[str, PlanEntry], extents: Mapping[s
 def plan_bytes(plans: Sequence[PlanEntry]) -> int:
     """An upper bound of the shared memory these tensors take, alignment included."""
     total = 0
-    for dtype, shape, capacity, flags, _ in plans:
+    for dtype, shape, capacity, flags, in_place in plans:
+        if in_place is not None:
+            continue
         size = 0 if shape is None or flags & TENSOR_ABSENT else prod(shape) * dtype_size(dtype)
         total += max(size, capacity) + 512
     return total + 1024 + 128 * len(plans)

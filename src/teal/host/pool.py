@@ -28,6 +28,7 @@ log = logging.getLogger("teal.host")
 _RESTART_DELAYS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 _DEADLY = 3  # workers that a resident version may kill while they load it
 _MOST_REGIONS = 1024  # of one session at a time: each costs a descriptor here and a mapping in every worker
+_FIRST_REGIONS = 4
 _MOST_GRANTS = 1 << 20  # of one session ever: ids are not used again
 _WORKER_PATIENCE = 10.0  # seconds a load waits for a worker while all are being replaced
 
@@ -110,6 +111,7 @@ class Pool:
         self.workers: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaths = 0
+        self.names = 0  # model indices given out
         self._orders: dict[int, tuple[wire.LoadKernel, int | None]] = {}  # by line: what every worker is to hold
         self._killed: dict[int, int] = {}  # by line: workers that died while they loaded it
 
@@ -253,7 +255,8 @@ class Pool:
             )
         fd, size, _ = _core.make_region(nbytes, session.index << 32 | region, pages)
         try:
-            spare_descriptors(fd, "one more region")
+            # The last quarter is for clients that have hardly any memory yet.
+            spare_descriptors(fd, "one more region", 0.75 if len(session.regions) >= _FIRST_REGIONS else 0.9)
         except QuotaExceeded:
             os.close(fd)
             raise
@@ -289,7 +292,7 @@ class Pool:
             await asyncio.sleep(0.002)
         session.close_descriptors()
         self.sessions.pop(session.index, None)
-        self._gone = callers.by_model([self._gone, self.sweeper.client_stages(session.index)])
+        self._gone = callers.by_model([self._gone, self._seen_by(session.index)])
         self.sweeper.free_session(session.index)
 
     async def _no_more_from(self, session: Session, gone: bool) -> None:
@@ -304,7 +307,12 @@ class Pool:
 
     def callers(self) -> dict[int, callers.Numbers]:
         """What clients saw of their calls so far, by index of the model."""
-        return callers.by_model([self._gone, *(self.sweeper.client_stages(index) for index in list(self.sessions))])
+        return callers.by_model([self._gone, *(self._seen_by(index) for index in list(self.sessions))])
+
+    def _seen_by(self, session: int) -> dict[int, dict[str, Any]]:
+        """What its client wrote, of models that there are: it could fill our memory with others."""
+        seen = self.sweeper.client_stages(session)
+        return {model: numbers for model, numbers in seen.items() if -1 <= model < self.names}
 
     async def _dropped_everywhere(self, order: wire.WorkerOrder, key: tuple[str, int, int]) -> None:
         async def dropped(worker: WorkerProcess) -> None:
@@ -321,7 +329,7 @@ class Pool:
             self.sweeper.end_handed_over(report.record, report.generation, 0)
             return
         try:
-            spare_descriptors(datagram.fds[0], "one more spilled output")
+            spare_descriptors(datagram.fds[0], "one more spilled output", 0.75)
         except QuotaExceeded as error:
             log.warning("pool %s: client session %d: %s", self.name, session.index, error)
             self.sweeper.end_handed_over(report.record, report.generation, 0)
@@ -391,12 +399,17 @@ class Pool:
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
+    def _left(self) -> int:
+        """Requests that were submitted before stop_taking() and have not ended."""
+        unread = 0 if self.sweeper.all_taken() else 1  # first: what is taken meanwhile is counted below
+        return max(self.sweeper.active(), self.sweeper.queued(), unread)
+
     async def stop(self, *, drain: bool, timeout: float) -> None:
         """Drain: requests already submitted finish (at most ``timeout`` s); new ones are refused from now on."""
         self.sweeper.stop_taking(True)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        while drain and not self.hurry and (left := max(self.sweeper.active(), self.sweeper.queued())) > 0:
+        while drain and not self.hurry and (left := self._left()) > 0:
             if loop.time() >= until:
                 log.warning("pool %s: %d requests did not finish within %g s", self.name, left, timeout)
                 break

@@ -78,11 +78,14 @@ class Control:
         worker = self._worker
         match order:
             case wire.AddSession(session, epoch, slots, granted):
-                worker.add_session(datagram.take_fd(), session, epoch, slots, granted)
+                try:
+                    worker.add_session(datagram.take_fd(), session, epoch, slots, granted)
+                except TealError as error:  # no address space, no mappings left: its requests fail, the others go on
+                    print(f"teal worker: session {session}: {error}", file=sys.stderr, flush=True)
             case wire.AddRegion(session, epoch, region):
                 try:
                     worker.add_region(session, epoch, region, datagram.take_fd())
-                except TealError as error:  # no address space, no mappings left: its requests fail, the others go on
+                except TealError as error:
                     print(f"teal worker: region {region} of session {session}: {error}", file=sys.stderr, flush=True)
                     worker.drop_region(session, epoch, region)
             case wire.DropRegion(session, epoch, region):

@@ -1,0 +1,209 @@
+"""teal.connect(): other processes, other threads and forked children on a running host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import teal
+
+PROGRAM = """
+import sys, numpy as np, teal
+host = teal.connect(sys.argv[1])
+model = host.model("shared")
+assert not host.embedded
+for i in range(100):
+    assert model(np.full(4, i))[0].numpy().tolist() == [2 * i] * 4
+x = model.new_inputs(x=("float64", (3,)))
+x["x"].numpy()[...] = 1.5
+print(model(**x)[0].numpy().tolist())
+"""
+
+
+def python(program: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+def gone(host: teal.Host, clients: int = 1) -> None:
+    """Waits until only that many clients are left."""
+    while len(host.statistics().clients) > clients:
+        pass
+
+
+def test_other_processes(host: teal.Host, load: Any) -> None:
+    host.load("shared", "toy_kernels:double")
+    processes = [python(PROGRAM, host.address) for _ in range(3)]
+    assert [finished(process) for process in processes] == ["[3.0, 3.0, 3.0]\n"] * 3
+    gone(host)
+    host.unload("shared")
+
+
+def test_the_address_may_come_from_the_environment(host: teal.Host) -> None:
+    host.load("shared", "toy_kernels:double")
+    assert finished(python(PROGRAM.replace("sys.argv[1]", ""), TEAL_HOST=host.address)) == "[3.0, 3.0, 3.0]\n"
+    gone(host)
+    host.unload("shared")
+
+
+def test_attached_in_the_same_process(host: teal.Host) -> None:
+    with teal.connect(host.address) as other:
+        assert (other.embedded, other.address) == (False, host.address)
+        assert repr(other).startswith("<teal.Host attached at ")
+        model = other.load("theirs", "toy_kernels:double")
+        assert int(host.model("theirs")(np.int64(2))[0].numpy()) == 4
+        assert [info.name for info in other.models()] == [info.name for info in host.models()]
+        x = model.new_inputs(x=("int64", (2,)))
+        view = x["x"].numpy()
+        assert len(host.statistics().clients) == 2
+    with pytest.raises(teal.Closed):
+        model(np.int64(1))
+    with pytest.raises(teal.Closed):
+        model(**x)
+    view[...] = 7  # its pages stay
+    assert view.tolist() == [7, 7]
+    gone(host)
+    assert int(host.model("theirs")(np.int64(3))[0].numpy()) == 6  # a model stays when the client that loaded it goes
+    host.unload("theirs")
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(teal.NotFound, match=r"no host listens at @teal/none/nowhere .*; start one with `teal serve`, or embed"):
+        teal.connect("@teal/none/nowhere")
+    for address in ("", "a" * 200, "a\0b"):
+        with pytest.raises(teal.InvalidArgument, match="expected 1 to 100 bytes without NUL"):
+            teal.connect(address)
+
+
+def test_what_a_client_leaves_is_freed(host: teal.Host) -> None:
+    host.load("shared", "toy_kernels:double")
+    before = host.statistics().clients[0].bytes
+    other = teal.connect(host.address)
+    kept = [other.empty((1 << 20,), "float64") for _ in range(3)]
+    kept.append(other.model("shared")(np.zeros(1 << 16))[0])
+    assert sum(client.bytes for client in host.statistics().clients) > before + (24 << 20)
+    other.close()
+    gone(host)
+    assert host.statistics().clients[0].bytes == before
+    assert all(tensor.numpy().sum() == 0 for tensor in kept)  # still mapped here
+    host.unload("shared")
+
+
+def test_requests_of_a_client_that_leaves(host: teal.Host, tmp_path: Path) -> None:
+    """What waits never runs; what runs is dropped when it has finished; nobody else notices."""
+    mine = host.load("order", "toy_kernels:Order")
+    other = teal.connect(host.address)
+    theirs = other.model("order")
+    running = theirs.submit(str(tmp_path / "open"))
+    while not running.running():
+        pass
+    waiting = [theirs.submit(f"theirs {i}") for i in range(5)]
+    patient = mine.submit("mine")
+    other.close()
+    gone(host)
+    (tmp_path / "open").touch()
+    patient.result()
+    assert [tag.decode() for tag in mine("read")[0].numpy()] == ["mine"]
+    assert all(future.exception() is not None for future in waiting)
+    host.unload("order")
+
+
+FORK = """
+import os, sys, traceback
+import numpy as np, teal
+host = teal.connect(sys.argv[1])
+model = host.model("shared")
+out = model(np.arange(4.0))[0]
+spare = model(np.arange(2.0))[0]
+view, x = out.numpy(), model.new_inputs(x=("float64", (2,)))
+call = model.prepare(np.arange(2.0))
+future = model.submit(np.arange(3.0))
+child = os.fork()
+if child == 0:
+    status = 0
+    try:
+        assert view.tolist() == [0, 2, 4, 6]
+        for use in (lambda: model(np.arange(4.0)), lambda: model(**x), call, future.result, future.cancel, host.models, spare.release,
+                    lambda: model.new_inputs(x=("float64", (2,))), lambda: host.empty((3,)), model.statistics):
+            try:
+                use()
+            except teal.Closed as error:
+                assert "reopen after fork" in str(error), error
+            else:
+                raise AssertionError("no error")
+        del view, x, call, future, out, spare
+        with teal.connect(sys.argv[1]) as fresh:
+            assert fresh.model("shared")(np.arange(3.0))[0].numpy().tolist() == [0, 2, 4]
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status) if sys.argv[2] == "hard" else sys.exit(status)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert future.result()[0].numpy().tolist() == [0, 2, 4]
+assert view.tolist() == [0, 2, 4, 6]
+assert call()[0].numpy().tolist() == [0, 2]
+assert model(np.arange(2.0))[0].numpy().tolist() == [0, 2]
+print("good")
+"""
+
+
+@pytest.mark.parametrize("exit", ["hard", "soft"])
+def test_fork_in_a_client(host: teal.Host, exit: str) -> None:
+    host.load("shared", "toy_kernels:double")
+    assert finished(python(FORK, host.address, exit)) == "good\n"
+    gone(host)
+    host.unload("shared")
+
+
+AWAITED = """
+import asyncio, os, sys
+import numpy as np, teal
+model = teal.connect(sys.argv[1]).model("shared")
+async def main(): return await model.submit(np.arange(3.0))
+asyncio.run(main())  # starts the thread that tells asyncio
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print(asyncio.run(main())[0].numpy().tolist())
+"""
+
+
+def test_fork_after_something_was_awaited(host: teal.Host) -> None:
+    host.load("shared", "toy_kernels:double")
+    assert finished(python(AWAITED, host.address)) == "[0.0, 2.0, 4.0]\n"
+    gone(host)
+    host.unload("shared")
+
+
+def test_an_embedded_host_and_a_forked_child() -> None:
+    """The child neither stops its parent's host nor keeps it from ending."""
+    program = """
+import os, sys, teal
+with teal.Host() as host:
+    model = host.load("sum", "builtin:sum")
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    print(float(model([1.0, 2.0])[0].numpy()))
+"""
+    assert finished(python(program)) == "3.0\n"

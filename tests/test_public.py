@@ -1,0 +1,163 @@
+"""The public names: one door for each, typed, documented, and the texts that show them are true."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import teal
+from teal import errors
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "teal"
+
+
+def test_all_is_what_there_is() -> None:
+    there = {name for name, value in vars(teal).items() if not name.startswith("_") and not isinstance(value, ModuleType)}
+    assert there | {"__version__"} == set(teal.__all__)
+    assert len(teal.__all__) == len(set(teal.__all__))
+
+
+def re_exported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """(name, defined here) of each name that a module lists in __all__ or imports `as` itself."""
+    defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.name, False) for alias in node.names if alias.asname == alias.name)
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            yield from ((name, name in defined) for name in ast.literal_eval(node.value))  # type: ignore[attr-defined]
+
+
+def test_each_name_has_one_door() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if path == SOURCE / "__init__.py":
+            continue
+        for name, defined in re_exported(ast.parse(path.read_text("utf-8"))):
+            assert defined or name not in teal.__all__, f"{path} re-exports teal.{name}"
+
+
+def test_submodules_are_no_second_door() -> None:
+    """`teal` shows the packages it is made of, and nothing that it imported for itself."""
+    modules = {name for name, value in vars(teal).items() if isinstance(value, ModuleType)}
+    inside = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"} | {"_core"}
+    assert modules <= inside
+
+
+def test_everything_public_is_documented() -> None:
+    for name in set(teal.__all__) - {"__version__"}:
+        value = getattr(teal, name)
+        assert inspect.getdoc(value), name
+        if inspect.isclass(value) and value.__module__ != "teal._core":
+            for attribute, member in vars(value).items():
+                if not attribute.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                    assert inspect.getdoc(member), f"{name}.{attribute}"
+
+
+def test_public_functions_are_annotated() -> None:
+    for name in set(teal.__all__) - {"__version__"}:
+        value = getattr(teal, name)
+        if value.__module__ == "teal._core":
+            continue
+        members = [value] if inspect.isfunction(value) else [m for a, m in vars(value).items() if inspect.isfunction(m) and not a.startswith("_")]
+        for member in members:
+            hints = inspect.signature(member)
+            assert hints.return_annotation is not inspect.Signature.empty, member
+            for parameter in hints.parameters.values():
+                assert parameter.name == "self" or parameter.annotation is not parameter.empty, (member, parameter)
+
+
+def test_the_error_tree() -> None:
+    tree = inspect.getdoc(errors) or ""
+    for name in errors.__all__:
+        error = getattr(teal, name)
+        assert issubclass(error, teal.TealError)
+        assert re.search(rf"^(├── |└── )?{name}\b", tree, re.M), f"{name} is not in the tree that errors.py draws"
+        if name != "TealError":
+            made = errors.from_core(name, "who: what happened")
+            assert type(made) is error
+            assert "what happened" in str(made)
+    assert type(errors.from_core("Nonsense", "x")) is teal.InternalError
+    for error, builtin in ((teal.InvalidArgument, ValueError), (teal.NotFound, LookupError), (teal.DeadlineExceeded, TimeoutError), (teal.PeerDied, ConnectionError)):
+        assert issubclass(error, builtin)
+
+
+def test_errors_carry_their_parts() -> None:
+    invalid = errors.from_core("InvalidArgument", "$.inputs[0].shape[1]: 3, expected 4")
+    assert isinstance(invalid, teal.InvalidArgument)
+    assert (invalid.path, str(invalid)) == ("$.inputs[0].shape[1]", "$.inputs[0].shape[1]: 3, expected 4")
+    assert teal.InvalidArgument("without a path").path is None
+    died = errors.from_core("PeerDied", "worker: signal 11 SIGSEGV")
+    assert isinstance(died, teal.PeerDied)
+    assert (died.who, died.how) == ("worker", "signal 11 SIGSEGV")
+    cancelled = teal.Cancelled("m", source="unload", reason="by force")
+    assert (cancelled.source, cancelled.reason, str(cancelled)) == ("unload", "by force", "m: by unload: by force")
+    failed = teal.KernelFailed("out of range", model="m")
+    assert (failed.status, str(failed)) == ("out of range", "m: out of range")
+
+
+def test_stubs_are_those_of_the_extension(tmp_path: Path) -> None:
+    pytest.importorskip("nanobind")
+    made = tmp_path / "_core.pyi"
+    patterns = ROOT / "core" / "bindings" / "stubs.pat"
+    command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-p", patterns, "-m", "teal._core", "-o", made]
+    subprocess.run(command, check=True)
+    assert made.read_text() == (SOURCE / "_core.pyi").read_text(), "run `make stubs` and look at what changed"
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert teal.__version__ == project["version"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text() or "## Unreleased" in (ROOT / "CHANGELOG.md").read_text()
+    assert (SOURCE / "py.typed").exists()
+
+
+def test_import_brings_no_engine() -> None:
+    """What a client does not need is not loaded: attaching is a matter of milliseconds."""
+    heavy = ("onnxruntime", "torch", "onnx", "rich", "click", "tokenizers")
+    program = f"import sys, teal; print([name for name in {heavy!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# ---- the texts --------------------------------------------------------------------------------------------------------
+
+
+def blocks(path: Path) -> list[Any]:
+    found = re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.M | re.S)
+    return [pytest.param(path, block, id=f"{path.name}-{i}") for i, block in enumerate(found)]
+
+
+BLOCKS = [block for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) for block in blocks(path)]
+
+
+@pytest.mark.parametrize(("path", "block"), BLOCKS)
+def test_code_blocks_run(path: Path, block: str, host: teal.Host, capsys: pytest.CaptureFixture[str]) -> None:
+    """Blocks that are no whole programs find: np, teal, host, model ("sum"), x (an input), batch (several of them).
+
+    What a comment behind print() says up to a semicolon is what is printed.
+    """
+    model = host.load("shown", "builtin:sum")
+    x = np.arange(4, dtype=np.float32)
+    names: dict[str, Any] = {"np": np, "teal": teal, "host": host, "model": model, "x": x, "batch": [x, x + 1]}
+    exec(compile(block, str(path), "exec"), names)
+    said = [line.rpartition("# ")[2].partition(";")[0] for line in block.splitlines() if "print(" in line and "# " in line]
+    assert capsys.readouterr().out.splitlines()[: len(said)] == said
+    if any(info.name == "shown" for info in host.models()):
+        host.unload("shown")
+
+
+def test_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert text.count("\n") <= 120
+    assert any(block.values[0].name == "README.md" for block in BLOCKS)
