@@ -50,7 +50,8 @@ nb::object input_tensor(nb::handle self, std::size_t index) {
 nb::object ended_output(const Slot& s, std::size_t index) {
     TensorDesc desc = s.tensor(index, true);
     if ((desc.flags & tensor_absent) != 0) return nb::none();
-    if ((flags_of(s.word()) & word_reshaped) != 0) {
+    // Before its first request the line still says how the one of another slot ended.
+    if (s.slot->submitted && ClientSession::ended(*s.slot) && (flags_of(s.word()) & word_reshaped) != 0) {
         TensorDesc seen;
         const std::size_t at = s.slot->inputs.size() + index;
         std::memcpy(&seen, s.slot->base + s.slot->offset + sizeof(DescriptorHeader) + at * sizeof(TensorDesc), sizeof seen);

@@ -71,7 +71,7 @@ struct Slot {
     void submit(std::int32_t priority, std::uint64_t deadline) {
         check_not_forked(forks);
         const bool rewritten = (flags_of(word()) & word_reshaped) != 0 || reason_of(word()) == Reason::output_spilled;
-        if (slot->submitted && rewritten && ClientSession::quiescent(*slot)) restore_outputs();
+        if (rewritten && ClientSession::quiescent(*slot)) restore_outputs();  // whoever had the slot at that time
         deadline_ns = deadline;
         counted = false;
         session->submit(*slot, model, version, priority, deadline);
