@@ -63,7 +63,9 @@ public:
     bool run(Run& run) noexcept override {
         const nb::gil_scoped_acquire gil;
         worker_slot_->run = &run;
+        run.started = ticks();
         PyObject* result = PyObject_CallNoArgs(callable_.ptr());
+        if (result == Py_None) run.done();  // before the GIL is given back
         worker_slot_->run = nullptr;
         if (result == nullptr) {
             run.message = failure();

@@ -331,6 +331,25 @@ void Worker::abandon(std::uint32_t index) {
     pool_->leave();
 }
 
+namespace {
+
+// What the answer to a plain success needs, at hand on the stack: after a long kernel everything else is out of the caches.
+struct Answer {
+    CompletionLine* line;
+    std::uint32_t generation;
+    Ending* ending;
+    bool told;
+
+    bool give(const Run& run) {
+        ending->started = run.started;
+        ending->ended = ticks();
+        told = end_request(*line, generation, *ending);
+        return true;
+    }
+};
+
+}  // namespace
+
 void Worker::execute(std::uint32_t index) {
     Record& record = pool_->memory().records[index];
     line_.record.store(index, std::memory_order_relaxed);
@@ -354,11 +373,19 @@ void Worker::execute(std::uint32_t index) {
         ending.reason = Reason::client_cancelled;
         slot = nullptr;
     }
+    Answer answer{&line, record.entry.generation, &ending, false};
     if (slot != nullptr) {
-        ending.started = ticks();
-        line_.run_started.store(ending.started, std::memory_order_relaxed);
+        ending.version = version.number;
+        run.started = ticks();
+        line_.run_started.store(run.started, std::memory_order_relaxed);
+        run.answer_context = &answer;
+        run.answer = [](Run& r) { return static_cast<Answer*>(r.answer_context)->give(r); };
         const bool ok = slot->binding->run(run);
-        ending.ended = ticks();
+        if (ok && !run.handed_over && !run.answered) run.done();
+        if (!run.answered) {
+            ending.started = run.started;
+            ending.ended = ticks();
+        }
         line_.run_started.store(0, std::memory_order_relaxed);
         if (!ok) {
             ending.state = State::failed;
@@ -372,14 +399,30 @@ void Worker::execute(std::uint32_t index) {
         serving_ = nobody;
         return;
     }
-    finish(index, session, run, ending);
+    finish(index, session, run, ending, answer.told);
     // Not before the client has its answer.
     if (wait_began_ != 0 && ending.started != 0) spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ending.started - wait_began_)));
     wait_began_ = 0;
 }
 
-void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending) {
+void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told) {
     Record& record = pool_->memory().records[index];
+    if (!run.answered) told = tell(record, session, run, ending);
+    if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
+        ending.state = State::cancelled;
+        if (session != nullptr) ending.state = state_seen(session->map->lines()[record.entry.slot], record.entry.generation, ending.state);
+    }
+    VersionLine& version = pool_->memory().versions[record.version_line];
+    if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
+    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), run, ending);
+    serving_ = nobody;
+    line_.record.store(nobody, std::memory_order_relaxed);
+    line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    finished_.push_back(index);
+}
+
+// The client first: it is the one who waits, and should we die before the record ends, the host finds that it has its answer.
+bool Worker::tell(const Record& record, Session* session, const Run& run, Ending& ending) {
     ending.version = pool_->memory().versions[record.version_line].number;
     ending.copied_in = run.bytes_in;
     ending.copied_out = run.bytes_out;
@@ -392,19 +435,7 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
         std::memcpy(descriptor->block + offsetof(DescriptorHeader, message_size), &stored, sizeof stored);
         ending.flags |= word_message;
     }
-    // The client first: it is the one who waits, and should we die in between, the host finds that it has its answer.
-    const bool told = session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
-    if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
-        ending.state = State::cancelled;
-        if (session != nullptr) ending.state = state_seen(session->map->lines()[record.entry.slot], record.entry.generation, ending.state);
-    }
-    VersionLine& version = pool_->memory().versions[record.version_line];
-    if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), run, ending);
-    serving_ = nobody;
-    line_.record.store(nobody, std::memory_order_relaxed);
-    line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    finished_.push_back(index);
+    return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
 }
 
 void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept {

@@ -31,6 +31,16 @@ struct Run {
     bool reshaped = false;                       // shapes of unplanned outputs were written for the client
     bool handed_over = false;                    // the host ends this request (a spill)
 
+    // A binding with work of its own around the kernel says when the kernel itself begins and is done. done() answers the client at
+    // once if every output was written in place: whatever comes after it is off the caller's path, and may not touch the tensors.
+    std::uint64_t started = 0;                   // ticks
+    bool answered = false;
+    bool (*answer)(Run&) = nullptr;              // set by the worker
+    void* answer_context = nullptr;
+    void done() {
+        if (answer != nullptr && !reshaped && bytes_in + bytes_out == 0) answered = answer(*this);
+    }
+
     [[nodiscard]] std::byte* address(const TensorDesc& tensor) const noexcept { return (*regions)[tensor.region].base + tensor.offset; }
 };
 
