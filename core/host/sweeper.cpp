@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint64_t role_patience_ns = 5'000'000'000;
 constexpr std::uint64_t busy_leader_ns = 1'000'000;
+constexpr std::uint64_t idle_leader_ns = 20'000'000;
 constexpr std::uint64_t stuck_role_ns = 2'000'000'000;  // nobody needs a millisecond; seen held by the same one all that time
 
 State state_of_record(const Record& record) noexcept {
@@ -89,9 +90,23 @@ void Sweeper::watch_leader() noexcept {
     }
     const std::uint64_t since = memory.workers[leader - 1].run_started.load(std::memory_order_relaxed);
     const std::uint64_t now = ticks();
-    if (since == 0 || now < since || static_cast<std::uint64_t>(ticks_to_ns(now - since)) < busy_leader_ns) return;
+    if (since == 0 ? !overlooks(leader) : now < since || static_cast<std::uint64_t>(ticks_to_ns(now - since)) < busy_leader_ns) return;
     // SYNC: seq_cst pairs with Worker::wait(): a follower that has stored `idle` re-reads the leader before it sleeps.
     if (memory.header.leader.compare_exchange_strong(leader, 0, std::memory_order_seq_cst)) pool_->promote(leader - 1);
+}
+
+// Is there work that a leader which is awake and runs nothing does not take, look after look? Then it was stopped.
+bool Sweeper::overlooks(std::uint32_t leader) noexcept {
+    const bool waiting = pool_->queued() > 0 || pool_->ring_ready(live_);
+    const std::uint64_t done = pool_->memory().workers[leader - 1].requests.load(std::memory_order_relaxed);
+    const auto now = static_cast<std::uint64_t>(monotonic_ns());
+    if (!waiting || leader != watched_ || done != watched_done_) {
+        watched_ = leader;
+        watched_done_ = done;
+        watched_since_ = now;
+        return false;
+    }
+    return now - watched_since_ >= idle_leader_ns;
 }
 
 // Work that no doorbell announces: a record queued again, or a ring entry whose session was at its limit until a record

@@ -70,6 +70,7 @@ private:
     void loop();
     void watch_role() noexcept;
     void watch_leader() noexcept;
+    bool overlooks(std::uint32_t leader) noexcept;
     void rouse() noexcept;
     void expire(std::uint64_t now) noexcept;
     void list_live();
@@ -84,6 +85,10 @@ private:
 
     std::uint32_t role_holder_ = 0;  // the sweeper's thread's own: who held the role at the last look, and since when
     std::uint64_t role_since_ = 0;
+
+    std::uint32_t watched_ = 0;  // the leader at the last look, what it had done then, and since when that is so
+    std::uint64_t watched_done_ = 0;
+    std::uint64_t watched_since_ = 0;
 
     std::mutex stop_mutex_;  // guards stopping_
     std::condition_variable stop_signal_;

@@ -38,6 +38,7 @@ class CrashHost:
         name: str | None = None,
         *,
         environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
         uid: int | None = None,
         **options: Any,
     ) -> None:
@@ -48,6 +49,7 @@ class CrashHost:
             [sys.executable, str(HERE / "crash_host.py"), json.dumps({**options, "address": self.address})],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
+            cwd=cwd,
             user=uid,
             text=True,
         )

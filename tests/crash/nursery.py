@@ -213,6 +213,7 @@ def stranger(options: dict[str, Any]) -> None:
         "load": lambda: host.load("theirs", "builtin:sum").name,
         "function": lambda: host.load("evil", "os:system").name,
         "stop": lambda: host.stop(drain=True),
+        "thief": lambda: bytes(host.load("thief", options["argument"])()[0].numpy()).decode(),
         "onnx": lambda: float(host.load("affine", options["argument"])([3.0])[0].numpy()[0]),
     }
     with open(options["output"], "w") as output:

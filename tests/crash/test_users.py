@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import watch
 from crash_host import CrashHost, unused_name
@@ -73,9 +74,7 @@ def test_stranger_who_was_let_in(
     """He calls and loads models; what would run code as the owner, or end the host, is the owner's."""
     options = {}
     if kind == "path":
-        for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-            if folder != Path("/tmp") and folder.is_relative_to("/tmp"):
-                folder.chmod(0o755)
+        readable(tmp_path)
         options["address"] = str(tmp_path / "teal.sock")
     host = hosts(allowed_uids=[STRANGER], **options)
     with teal.connect(host.address) as attached:
@@ -95,6 +94,37 @@ def test_stranger_who_was_let_in(
         copy.chmod(0o644)
         if kind == "path":
             assert as_user(STRANGER, host.address, ["attach", "onnx"], str(copy))[1] == ("", 7.0)
+
+
+@as_root
+def test_stranger_does_not_read_with_the_owners_eyes(
+    hosts: Callable[..., CrashHost], as_user: Callable[..., list[Outcome]], tmp_path: Path
+) -> None:
+    """A model's weights may be in a file beside it: which the worker would open, and the stranger may not."""
+    weights = onnx.TensorProto(name="w", data_type=onnx.TensorProto.UINT8, data_location=onnx.TensorProto.EXTERNAL)
+    weights.dims[:] = [6]
+    weights.external_data.add(key="location", value="secret")
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [6])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["w"], ["y"])], "g", [], [output], [weights])
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    readable(tmp_path)
+    (tmp_path / "thief.onnx").write_bytes(model.SerializeToString())
+    (tmp_path / "thief.onnx").chmod(0o644)
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "secret").chmod(0o600)
+    host = hosts(allowed_uids=[STRANGER], cwd=tmp_path)
+    with teal.connect(host.address) as attached:
+        assert bytes(attached.load("mine", tmp_path / "thief.onnx")()[0].numpy()) == b"secret"
+        told = as_user(STRANGER, host.address, ["attach", "thief"], str(tmp_path / "thief.onnx"))
+        assert told[1][0] == "InvalidArgument"
+        assert "external data" in str(told[1][1]).lower()
+
+
+def readable(folder: Path) -> None:
+    """Lets other users into the test's own folder."""
+    for path in (folder, *list(folder.parents)[:3]):
+        if path != Path("/tmp") and path.is_relative_to("/tmp"):
+            path.chmod(0o755)
 
 
 @as_root

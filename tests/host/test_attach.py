@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ def test_attached_in_the_same_process(host: teal.Host) -> None:
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(teal.NotFound, match=r"no host listens at @teal/none/nowhere .*; start one with `teal serve`, or embed"):
+    with pytest.raises(
+        teal.NotFound, match=r"no host listens at @teal/none/nowhere .*; start one with `teal serve`, or embed"
+    ):
         teal.connect("@teal/none/nowhere")
     for address in ("", "a" * 200, "a\0b"):
         with pytest.raises(teal.InvalidArgument, match="expected 1 to 100 bytes without NUL"):
@@ -140,8 +143,10 @@ if child == 0:
     status = 0
     try:
         assert view.tolist() == [0, 2, 4, 6]
-        for use in (lambda: model(np.arange(4.0)), lambda: model(**x), call, future.result, future.cancel, host.models, spare.release,
-                    lambda: model.new_inputs(x=("float64", (2,))), lambda: host.empty((3,)), model.statistics):
+        for use in (
+            lambda: model(np.arange(4.0)), lambda: model(**x), call, future.result, future.cancel, host.models,
+            spare.release, lambda: model.new_inputs(x=("float64", (2,))), lambda: host.empty((3,)), model.statistics,
+        ):
             try:
                 use()
             except teal.Closed as error:
@@ -207,3 +212,47 @@ with teal.Host() as host:
     print(float(model([1.0, 2.0])[0].numpy()))
 """
     assert finished(python(program)) == "3.0\n"
+
+
+def test_a_slow_load_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connection, many threads: an answer that takes long keeps no other one waiting."""
+    gate = tmp_path / "open"
+    monkeypatch.setenv("TEAL_TEST_GATE", str(gate))  # read by the worker that starts below
+    with teal.Host() as own:
+        model = own.load("sum", "builtin:sum")
+        loading = threading.Thread(target=lambda: own.load("slow", "toy_kernels:SlowToMake"))
+        loading.start()
+        assert float(model(np.ones(1 << 20, np.float32))[0].numpy()) == 1 << 20  # asks the host for more memory
+        asked = [threading.Thread(target=own.statistics) for _ in range(8)]
+        for thread in asked:
+            thread.start()
+        for thread in asked:
+            thread.join()
+        assert loading.is_alive()
+        assert [info.name for info in own.models()] == ["sum"]
+        gate.touch()
+        loading.join()
+        assert int(own.model("slow")(np.int64(4))[0].numpy()) == 4
+
+
+def test_hanging_up_while_an_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = tmp_path / "open"
+    monkeypatch.setenv("TEAL_TEST_GATE", str(gate))
+    with teal.Host() as own:
+        client = teal.connect(own.address)
+        caught: list[BaseException] = []
+
+        def loads() -> None:
+            try:
+                client.load("slow", "toy_kernels:SlowToMake")
+            except BaseException as error:
+                caught.append(error)
+
+        loading = threading.Thread(target=loads)
+        loading.start()
+        while not client._connection._mailbox._answers:
+            pass
+        client.close()
+        loading.join()
+        assert isinstance(caught[0], teal.Closed)
+        gate.touch()

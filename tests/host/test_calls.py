@@ -45,7 +45,13 @@ def test_outputs(load: Any) -> None:
     out = load("toy_kernels:norms")(np.ones((2, 3), np.float32))
     norm, mean = out
     assert isinstance(out, tuple)
-    assert (len(out), out.names, out[0] is norm, out["mean"] is mean, out[-1] is mean) == (2, ("norm", "mean"), True, True, True)
+    assert (len(out), out.names, out[0] is norm, out["mean"] is mean, out[-1] is mean) == (
+        2,
+        ("norm", "mean"),
+        True,
+        True,
+        True,
+    )
     assert dict(out.items()) == {"norm": norm, "mean": mean}
     assert out[:1] == (norm,)
     assert repr(out).startswith("Outputs(norm=teal.Tensor(")
@@ -149,7 +155,14 @@ def test_priority_decides_the_order(load: Any, tmp_path: Path) -> None:
     blocker = model.submit(str(gate))
     while not blocker.running():
         pass
-    wanted = [("low", -5), ("first of the equal", 0), ("high", 3), ("second of the equal", 0), ("highest", 2**31 - 1), ("lowest", -(2**31))]
+    wanted = [
+        ("low", -5),
+        ("first of the equal", 0),
+        ("high", 3),
+        ("second of the equal", 0),
+        ("highest", 2**31 - 1),
+        ("lowest", -(2**31)),
+    ]
     futures = [model.submit(tag, priority=priority) for tag, priority in wanted]
     assert not any(future.done() for future in futures)
     gate.touch()

@@ -89,7 +89,7 @@ def test_while_it_waits(load: Any, counted: Any, gate: Path) -> None:
 
 
 def test_without_anybody_asking(host: teal.Host, load: Any, gate: Path) -> None:
-    """The host ends what is too late though nobody waits for it, so that it does not count against the client's limit."""
+    """The host ends what is too late though nobody waits for it: it would count against the client's limit."""
     model = load("toy_kernels:gate")
     blocker = model.submit(str(gate), 0)
     while not blocker.running():

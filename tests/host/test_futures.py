@@ -61,7 +61,7 @@ def test_wrong_arguments_fail_at_once(load: Any) -> None:
         model.submit(y=1)
 
 
-# ---- asyncio ----------------------------------------------------------------------------------------------------------
+# ---- asyncio -------------------------------------------------------------------------------------------------------
 
 
 def test_five_hundred_awaits(load: Any) -> None:
@@ -184,7 +184,7 @@ def test_loops_in_several_threads(load: Any) -> None:
     assert sums == [sum(range(50))] * 4
 
 
-# ---- cancel -----------------------------------------------------------------------------------------------------------
+# ---- cancel --------------------------------------------------------------------------------------------------------
 
 
 def test_cancel_what_waits(load: Any, gate: Path, counted: Any) -> None:
@@ -251,7 +251,7 @@ def test_cancel_races_with_the_answer(load: Any, counted: Any) -> None:
     assert (numbers.requests, numbers.cancelled) == (301, cancelled)
 
 
-# ---- threads and callbacks --------------------------------------------------------------------------------------------
+# ---- threads and callbacks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", ["toy_kernels:sized", "builtin:sum"])
@@ -261,7 +261,9 @@ def test_asked_from_several_threads(load: Any, source: str) -> None:
     for attempt in range(5):
         future = model.submit(np.float32([attempt]) if "sum" in source else np.int64(5000 * (attempt + 1) ** 3))
         outs: list[teal.Outputs] = []
-        threads = [threading.Thread(target=lambda future=future, outs=outs: outs.append(future.result())) for _ in range(6)]
+        threads = [
+            threading.Thread(target=lambda future=future, outs=outs: outs.append(future.result())) for _ in range(6)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -314,7 +316,7 @@ def test_futures_that_nobody_keeps(load: Any, host: teal.Host) -> None:
     assert [tag.decode() for tag in model("read")[0].numpy()] == [str(i) for i in range(50)]  # they run all the same
 
 
-# ---- the end ----------------------------------------------------------------------------------------------------------
+# ---- the end -------------------------------------------------------------------------------------------------------
 
 
 def test_close_waits_for_what_is_in_flight() -> None:

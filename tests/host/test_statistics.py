@@ -124,7 +124,13 @@ def test_the_host_as_a_whole(host: teal.Host, load: Any, counted: Any) -> None:
     numbers = host.statistics()
     assert (numbers.pid, numbers.address, numbers.version) == (os.getpid(), host.address, teal.__version__)
     assert numbers.uptime_s > 0
-    assert (numbers.restarts, numbers.failed_with_worker, numbers.run_again, numbers.queued, numbers.active) == (0, 0, 0, 0, 0)
+    assert (numbers.restarts, numbers.failed_with_worker, numbers.run_again, numbers.queued, numbers.active) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     (worker,) = numbers.workers
     assert worker.pool == "default"
     assert worker.state in ("idle", "leading", "running")

@@ -101,7 +101,10 @@ def test_pinned_versions_stay(host: teal.Host, name: str) -> None:
     assert (one.version, two.version) == (1001, 1002)
     assert (answer(one), answer(two), answer(host.model(name)), answer(host.model(name, version=1001))) == (1, 2, 2, 1)
     infos = {info.version: info for info in host.models() if info.name == name}
-    assert {number: (info.current, info.pinned) for number, info in infos.items()} == {1001: (False, True), 1002: (True, True)}
+    assert {number: (info.current, info.pinned) for number, info in infos.items()} == {
+        1001: (False, True),
+        1002: (True, True),
+    }
     assert host.load(name, FIRST).version == 1003  # beside the pinned ones
     assert (answer(one), answer(two), answer(host.model(name))) == (1, 2, 1)
     with pytest.raises(teal.InvalidArgument, match=r"\$\.version: version 1002 of 'model' is loaded"):
@@ -196,7 +199,11 @@ def test_another_signature(host: teal.Host, name: str) -> None:
 
 def test_names(host: teal.Host) -> None:
     for bad in ("", "a/b", "..", "a..b", "a b", ".hidden", "-x", "ü", "a\0b", "x" * 300, "a\n"):
-        for use in (lambda bad=bad: host.load(bad, FIRST), lambda bad=bad: host.model(bad), lambda bad=bad: host.unload(bad)):
+        for use in (
+            lambda bad=bad: host.load(bad, FIRST),
+            lambda bad=bad: host.model(bad),
+            lambda bad=bad: host.unload(bad),
+        ):
             with pytest.raises(teal.InvalidArgument, match=r"\$\.name: model name .*expected 1 to 128 letters"):
                 use()
     for good in ("a", "A.b-c_9", "x" * 128):

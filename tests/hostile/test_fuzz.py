@@ -1,4 +1,7 @@
-"""Whatever comes in by message, address, duration, name or path: an error of ours that says what was wrong, or a value."""
+"""Whatever comes in by message, address, duration, name or path: an error of ours that says what was wrong, or a value.
+
+Nothing but Teal's own errors (and msgspec's, which the listener turns into one) may come out of any of these doors.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,17 @@ TAGS = [kind.__struct_config__.tag for kind in wire.Message.__subclasses__()]
 FIELDS = sorted({name for kind in wire.Message.__subclasses__() for name in kind.__struct_fields__})
 
 
-def decoded(decode: Callable[[bytes], Any], data: bytes) -> None:
-    """A message, or msgspec's error with the place in it; nothing else may come out."""
+def attempt(function: Callable[..., Any], *arguments: Any, **more: Any) -> tuple[Any, Exception | None]:
+    """(value, None), or (None, the error)."""
     try:
-        decode(data)
-    except msgspec.MsgspecError as error:
-        assert str(error)
+        return function(*arguments, **more), None
+    except (teal.TealError, msgspec.MsgspecError) as error:
+        assert str(error)  # noqa: PT017
+        return None, error
+
+
+def decoded(decode: Callable[[bytes], Any], data: bytes) -> None:
+    attempt(decode, data)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -81,12 +89,10 @@ def test_decoders_take_damaged_messages(name: str, cut: int, flip: int, bit: int
 
 
 def test_decoders_take_depth() -> None:
-    for name, decode in DECODERS.items():
+    for decode in DECODERS.values():
         for opener, close in ((b"\x91", b"\xc0"), (b"\x81\xa1t", b"\xc0")):
-            try:
+            with pytest.raises((msgspec.MsgspecError, RecursionError)):
                 decode(opener * 60_000 + close)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                assert str(error), name
 
 
 def open_descriptors() -> int:
@@ -107,16 +113,14 @@ def test_receive_leaks_no_descriptor(datagrams: list[tuple[bytes, int]]) -> None
         for data, count in datagrams:
             fds = array.array("i", [file.fileno()] * count)
             theirs.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if count else [])
-            try:
-                datagram = wire.receive(ours)
-            except teal.InvalidArgument as error:
+            datagram, error = attempt(wire.receive, ours)
+            if error is not None:
                 assert "longer than" in str(error)
-            else:
-                if datagram is not None:
-                    assert len(datagram.data) == len(data)
-                    assert len(datagram.fds) == count
-                    datagram.close(keep=1)
-                    datagram.close()
+            elif datagram is not None:
+                assert len(datagram.data) == len(data)
+                assert len(datagram.fds) == count
+                datagram.close(keep=1)
+                datagram.close()
         assert open_descriptors() == before
 
 
@@ -130,27 +134,18 @@ def test_message_too_long_to_send() -> None:
 @quick
 @given(text=st.text(max_size=200))
 def test_addresses(text: str) -> None:
-    try:
-        made = address.socket_address(text)
-    except teal.InvalidArgument as error:
-        assert "expected 1 to 100 bytes without NUL" in str(error)
-    else:
-        assert 0 < len(made) <= 100
-    try:
-        name = address.default_address(text)
-    except teal.InvalidArgument as error:
-        assert "host name" in str(error)
-    else:
-        assert name.endswith(f"/{text}")
+    made, error = attempt(address.socket_address, text)
+    assert "expected 1 to 100 bytes without NUL" in str(error) if error else 0 < len(made) <= 100
+    name, error = attempt(address.default_address, text)
+    assert "host name" in str(error) if error else name.endswith(f"/{text}")
 
 
 @quick
 @given(text=st.text(max_size=120))
 def test_connecting_anywhere(text: str) -> None:
-    try:
-        teal.connect(text, timeout=0.05).close()
-    except (teal.NotFound, teal.InvalidArgument, teal.PeerDied) as error:
-        assert str(error)
+    host, error = attempt(teal.connect, text, timeout=0.05)
+    assert host is None
+    assert isinstance(error, (teal.NotFound, teal.InvalidArgument, teal.PeerDied))
 
 
 @quick
@@ -160,20 +155,15 @@ def test_connecting_anywhere(text: str) -> None:
     )
 )
 def test_durations(value: Any) -> None:
-    try:
-        ns = duration.nanoseconds(value, "$.idle")
-    except teal.InvalidArgument as error:
-        assert error.path == "$.idle"
-    else:
-        assert 0 <= ns <= 3600 * 10**9
+    ns, error = attempt(duration.nanoseconds, value, "$.idle")
+    assert error.path == "$.idle" if isinstance(error, teal.InvalidArgument) else 0 <= ns <= 3600 * 10**9
 
 
 @quick
 @given(name=st.one_of(st.text(max_size=300), st.from_regex(r"[A-Za-z0-9._/-]{0,140}")))
 def test_model_names(name: str) -> None:
-    try:
-        repository.check_name(name)
-    except teal.InvalidArgument as error:
+    _, error = attempt(repository.check_name, name)
+    if isinstance(error, teal.InvalidArgument):
         assert error.path == "$.name"
         assert len(str(error)) < 700
     else:
@@ -186,9 +176,8 @@ def test_model_names(name: str) -> None:
 @quick
 @given(source=st.one_of(st.text(max_size=100), st.from_regex(r"[a-z.:/]{0,30}(\.onnx)?")))
 def test_sources(source: str) -> None:
-    try:
-        kind = repository.kernel_kind(source)
-    except teal.InvalidArgument as error:
+    kind, error = attempt(repository.kernel_kind, source)
+    if isinstance(error, teal.InvalidArgument):
         assert error.path == "$.source"
     else:
         assert kind in ("onnx", "builtin", "function")
@@ -224,14 +213,10 @@ def models(tmp_path: Path) -> Path:
     )
 )
 def test_nothing_outside_the_repository(models: Path, path: str) -> None:
-    for attempt in (path, "/" + path, path + "/model.onnx"):
-        try:
-            file = repository.inside(models, attempt)
-            fd = repository.open_file(file, 1000)
-        except (teal.InvalidArgument, teal.NotFound) as error:
-            assert str(error)
-        else:
-            assert os.read(fd, 100) == b"inside", attempt
+    for way in (path, "/" + path, path + "/model.onnx"):
+        fd, error = attempt(lambda way=way: repository.open_file(repository.inside(models, way), 1000))
+        if error is None:
+            assert os.read(fd, 100) == b"inside", way
             os.close(fd)
 
 
@@ -248,7 +233,7 @@ def test_finding_in_the_repository(models: Path) -> None:
         ("empty", None, "neither empty/model.onnx nor"),
         ("versions", 7, r"there are \[1, 20\]"),
         ("versions", -1, "no version -1"),
-        ("loop", None, "loop"),
+        ("loop", None, "Symlink loop"),
     ]:
         with pytest.raises((teal.InvalidArgument, teal.NotFound), match=words):
             repository.find(models, name, number)
@@ -285,9 +270,8 @@ def test_opening_what_is_no_file(kind: str, tmp_path: Path) -> None:
     )
 )
 def test_limits(given_limits: dict[str, Any]) -> None:
-    try:
-        made = Limits(**given_limits)
-    except teal.InvalidArgument as error:
+    made, error = attempt(Limits, **given_limits)
+    if isinstance(error, teal.InvalidArgument):
         assert error.path in {f"$.limits.{name}" for name in given_limits}
     else:
         assert made.slots >= 1
@@ -300,13 +284,11 @@ def test_sealing_a_file(name: str, contents: bytes, limit: int) -> None:
         file.write(contents)
         file.flush()
         before = open_descriptors()
-        try:
-            sealed = repository.seal(file.fileno(), name.replace("\0", ""), limit)
-        except teal.InvalidArgument as error:
+        sealed, error = attempt(repository.seal, file.fileno(), name.replace("\0", ""), limit)
+        if isinstance(error, teal.InvalidArgument):
             assert error.path == "$.source"
             assert not 0 < len(contents) <= limit
         else:
-            assert sealed.fd is not None
             assert os.pread(sealed.fd, 10_000, 0) == contents
             with pytest.raises(PermissionError):
                 os.pwrite(sealed.fd, b"x", 0)
@@ -316,15 +298,11 @@ def test_sealing_a_file(name: str, contents: bytes, limit: int) -> None:
 
 @quick
 @given(
-    shape=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=12),
-    name=st.sampled_from([*_core.dtype_names(), "none", ""]),
+    size=st.one_of(st.integers(-(1 << 63), 4095), st.integers(1 << 47, (1 << 64) - 1)),
+    name=st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=10),
 )
-def test_regions_and_dtypes(shape: list[int], name: str) -> None:
-    try:
-        assert _core.dtype_size(name) > 0
-    except teal.InvalidArgument as error:
-        assert "is not one of Teal's" in str(error)
-    size = shape[0] if shape else 0
-    if not 0 <= size < 1 << 30:
-        with pytest.raises((teal.InvalidArgument, teal.QuotaExceeded, TypeError)):
-            os.close(_core.make_region(size, 0, "small")[0])
+def test_regions_and_dtypes(size: int, name: str) -> None:
+    nbytes, error = attempt(_core.dtype_size, name)
+    assert "is not one of Teal's" in str(error) if error else nbytes > 0
+    with pytest.raises((teal.InvalidArgument, TypeError)):
+        _core.make_region(size, 0, "small")

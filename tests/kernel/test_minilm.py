@@ -72,7 +72,9 @@ def test_missing_and_wrong_inputs(minilm: teal.Model) -> None:
     given = sentences(minilm, 1, 8)
     with pytest.raises(teal.InvalidArgument, match="input 'attention_mask' is missing"):
         minilm(input_ids=given["input_ids"])
-    with pytest.raises(teal.InvalidArgument, match=r"\$\.inputs\[\d\]\.dtype: int32, input 'attention_mask' expects int64"):
+    with pytest.raises(
+        teal.InvalidArgument, match=r"\$\.inputs\[\d\]\.dtype: int32, input 'attention_mask' expects int64"
+    ):
         minilm(**{**given, "attention_mask": given["attention_mask"].astype(np.int32)})
     with pytest.raises(teal.InvalidArgument, match="elsewhere in this call"):
         minilm(**{**given, "attention_mask": np.ones((1, 9), np.int64)})

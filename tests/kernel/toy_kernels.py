@@ -21,7 +21,7 @@ def text_of(array: Array) -> str:
     return bytes(array.ravel()[0]).decode()
 
 
-# ---- plain -----------------------------------------------------------------------------------------------------------
+# ---- plain ---------------------------------------------------------------------------------------------------------
 
 
 def double(x: Array) -> Array:
@@ -109,7 +109,7 @@ class Order:
         return np.array([text])
 
 
-# ---- what waits ------------------------------------------------------------------------------------------------------
+# ---- what waits ----------------------------------------------------------------------------------------------------
 
 
 def wait_for(path: str) -> None:
@@ -130,7 +130,17 @@ def pure_gate(path: Array, tag: Array) -> Array:
     return tag
 
 
-# ---- outputs of many kinds -------------------------------------------------------------------------------------------
+class SlowToMake:
+    """Takes until a file exists to be made."""
+
+    def __init__(self) -> None:
+        wait_for(os.environ["TEAL_TEST_GATE"])
+
+    def __call__(self, x: Array) -> Array:
+        return x
+
+
+# ---- outputs of many kinds -----------------------------------------------------------------------------------------
 
 
 @teal.signature(
@@ -207,7 +217,7 @@ def text_too_deep(x: Any) -> Array:
     return np.full((1,) * 9, "a")
 
 
-# ---- inputs ----------------------------------------------------------------------------------------------------------
+# ---- inputs --------------------------------------------------------------------------------------------------------
 
 
 def writes(x: Array, how: Array) -> Array:
@@ -229,7 +239,7 @@ def read_only_views(x: Array) -> list[str]:
     found += [] if tensor.numpy().flags.writeable else ["numpy"]
     found += [] if np.from_dlpack(tensor).flags.writeable else ["dlpack"]
     for name, error, use in (
-        ("old dlpack", BufferError, lambda: tensor.__dlpack__()),
+        ("old dlpack", BufferError, tensor.__dlpack__),
         ("writable buffer", TypeError, lambda: (ctypes.c_char * 1).from_buffer(tensor)),
         ("setitem", ValueError, lambda: tensor.__setitem__(0, 1)),
     ):
@@ -240,7 +250,7 @@ def read_only_views(x: Array) -> list[str]:
     return found
 
 
-# ---- failures --------------------------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------------------------
 
 
 class Unprintable(Exception):

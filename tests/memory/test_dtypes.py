@@ -38,8 +38,8 @@ def identity(host: teal.Host) -> teal.Model:
 
 def test_the_list_of_dtypes() -> None:
     assert set(NUMPY) == {
-        "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
-        "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+        "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32",
+        "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2",
     }  # fmt: skip
     for name, dtype in NUMPY.items():
         assert _core.dtype_size(name) == dtype.itemsize
@@ -263,8 +263,8 @@ def test_numbers_take_the_declared_dtype(load: Any, onnx_model: Any, value: Any,
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [(1.5, "int64"), (2.0, "int64"), (1j, "float32"), (1, "bool"), (256, "uint8"), (-1, "uint8"), (np.int64(-1), "uint16"),
-     ([1, 2.5], "int32"), ("a", "float32"), (np.int64(1 << 40), "int32"), (2**70, "int64")],
+    [(1.5, "int64"), (2.0, "int64"), (1j, "float32"), (1, "bool"), (256, "uint8"), (-1, "uint8"),
+     (np.int64(-1), "uint16"), ([1, 2.5], "int32"), ("a", "float32"), (np.int64(1 << 40), "int32"), (2**70, "int64")],
 )  # fmt: skip
 def test_numbers_are_never_cut(value: Any, dtype: str) -> None:
     with pytest.raises(teal.InvalidArgument, match=r"\$\.x: .*does not convert to"):

@@ -66,7 +66,7 @@ def test_outputs_of_one_call_share_a_slot(host: teal.Host, load: Any) -> None:
     model = load("toy_kernels:norms")
     x = np.ones((4, 3), np.float32)
     model(x)
-    bytes_before, slots_before = in_use(host)
+    slots_before = in_use(host)[1]
     norm, mean = model(x)
     del norm
     gc.collect()
@@ -77,7 +77,7 @@ def test_outputs_of_one_call_share_a_slot(host: teal.Host, load: Any) -> None:
     assert in_use(host)[1] <= slots_before + 1
 
 
-# ---- new_inputs -------------------------------------------------------------------------------------------------------
+# ---- new_inputs ----------------------------------------------------------------------------------------------------
 
 
 def test_new_inputs_copy_nothing_and_keep_earlier_outputs(mlp: teal.Model, host: teal.Host, counted: Any) -> None:
@@ -156,7 +156,7 @@ def test_threads_share_inputs(total: teal.Model) -> None:
 
 
 def test_an_output_in_place_is_its_input(load: Any) -> None:
-    """identity says so in its signature: its output is the memory of its input, so filling the input anew changes it."""
+    """identity says so in its signature: its output is the memory of its input, so a new input changes it."""
     model = load("builtin:identity")
     (output,) = model.outputs
     assert (output.like, output.in_place) == ("x", True)
@@ -214,7 +214,7 @@ def test_new_inputs_refuses(host: teal.Host, mlp: teal.Model, load: Any) -> None
     text = load("toy_kernels:gate")
     norms = load("toy_kernels:norms")
     for make, complaint in (
-        (lambda: mlp.new_inputs(), r"\$\.inputs\[0\]\.shape: .*give batch="),
+        (mlp.new_inputs, r"\$\.inputs\[0\]\.shape: .*give batch="),
         (lambda: mlp.new_inputs(batch=1, rows=2), r"\['rows'\]: neither dimensions nor inputs"),
         (lambda: mlp.new_inputs(batch=-1), "extents of 0 to"),
         (lambda: mlp.new_inputs(batch=2.5), "2.5, expected a whole number"),
@@ -224,7 +224,7 @@ def test_new_inputs_refuses(host: teal.Host, mlp: teal.Model, load: Any) -> None
         (lambda: norms.new_inputs(x=(2, 4)), r"\$\.inputs\[0\]\.shape\[1\]: 4, input 'x' expects 3"),
         (lambda: norms.new_inputs(x=(2,)), "rank 1"),
         (lambda: norms.new_inputs(x=("float64", (2, 3))), "float64, input 'x' expects float32"),
-        (lambda: free.new_inputs(), "give its shape, as in x="),
+        (free.new_inputs, "give its shape, as in x="),
         (lambda: free.new_inputs(x=5), "give its shape"),
         (lambda: free.new_inputs(x=(1, 2)), "give its dtype too"),
         (lambda: free.new_inputs(x=("float99", (1,))), "float99"),
@@ -233,12 +233,12 @@ def test_new_inputs_refuses(host: teal.Host, mlp: teal.Model, load: Any) -> None
     ):
         with pytest.raises(teal.InvalidArgument, match=complaint):
             make()
-    with pytest.raises(teal.QuotaExceeded, match="this client has .* of its"):
+    with pytest.raises(teal.QuotaExceeded, match=r"this client has .* of its"):
         mlp.new_inputs(batch=1 << 36)
     assert norms.new_inputs(n=2)["x"].shape == norms.new_inputs(x=(2, 3))["x"].shape == (2, 3)
 
 
-# ---- prepare ----------------------------------------------------------------------------------------------------------
+# ---- prepare -------------------------------------------------------------------------------------------------------
 
 
 def test_a_prepared_call_overwrites_its_outputs(total: teal.Model, counted: Any) -> None:
@@ -299,7 +299,7 @@ def test_a_prepared_call_that_fails_and_one_that_comes_too_late(load: Any) -> No
         late()
 
 
-# ---- nothing is left --------------------------------------------------------------------------------------------------
+# ---- nothing is left -----------------------------------------------------------------------------------------------
 
 
 def test_everything_goes_back(host: teal.Host, mlp_path: Path) -> None:

@@ -177,13 +177,13 @@ def _get_buffer(ctypes: Any, tensor: teal.Tensor, flags: int) -> None:
     release(view)
 
 
-# ---- read-only ------------------------------------------------------------------------------------------------------
+# ---- read-only -----------------------------------------------------------------------------------------------------
 
 
 def test_inputs_inside_a_kernel_are_read_only(load: Any) -> None:
     model = load("toy_kernels:writes")
     for kind in ("numpy", "setflags", "slice"):
-        with pytest.raises(teal.KernelFailed, match="read-only|WRITEABLE"):
+        with pytest.raises(teal.KernelFailed, match=r"read-only|WRITEABLE"):
             model(np.zeros(3), kind)
 
 
@@ -193,12 +193,12 @@ def test_read_only_tensors_give_read_only_views(load: Any) -> None:
     ]  # fmt: skip
 
 
-# ---- release ---------------------------------------------------------------------------------------------------------
+# ---- release -------------------------------------------------------------------------------------------------------
 
 
 def test_release_waits_for_views(tensor: teal.Tensor) -> None:
     for make in (
-        lambda: tensor.numpy(),
+        tensor.numpy,
         lambda: memoryview(tensor),
         lambda: np.from_dlpack(tensor),
         lambda: tensor.numpy()[0, 1:],
@@ -219,7 +219,7 @@ def test_after_release_everything_is_closed(host: teal.Host, tensor: teal.Tensor
     assert tensor.shape == (2, 3)
     assert "released" in repr(tensor)
     for use in (
-        lambda: tensor.numpy(),
+        tensor.numpy,
         lambda: np.asarray(tensor),
         lambda: np.from_dlpack(tensor),
         lambda: tensor.address,
@@ -276,7 +276,7 @@ def test_views_outlive_the_host() -> None:
         host.empty((1,))
 
 
-# ---- what is still on loan --------------------------------------------------------------------------------------------
+# ---- what is still on loan -----------------------------------------------------------------------------------------
 
 
 def test_leaks(host: teal.Host) -> None:

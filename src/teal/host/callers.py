@@ -1,7 +1,7 @@
 """What clients see of their calls, by model: copies, and how long copying, waking and the whole call took.
 
-Clients write these numbers in their own shared memory (core/host/session.hpp); the host adds them up over the sessions there are
-and those that have gone. They are for people: nothing is decided by them.
+Clients write these numbers in their own shared memory (core/host/session.hpp); the host adds them up over the sessions
+there are and those that have gone. They are for people: nothing is decided by them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A client's connection to a host: the control socket, and sessions with its pools.
 
-Theory of operation: one lock, one request at a time on the socket; nothing here is on the path of a call. Memory comes
-in regions that double in size, so that attaching costs little and large callers need few of them. A forked child closes
-its copy of the socket at once: the host must hear of the parent's end whatever the child does.
+Theory of operation: any thread asks, answers come in any order (mailbox.py); nothing here is on the path of a call.
+Memory comes in regions that double in size, so that attaching costs little and large callers need few of them. A forked
+child closes its copy of the socket at once: the host must hear of the parent's end whatever the child does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import Closed, InternalError, PeerDied, QuotaExceeded
+from teal.errors import Closed, PeerDied, QuotaExceeded
 from teal.host import address as addresses
 from teal.host import wire
+from teal.host.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from teal.host.model import Model
@@ -102,7 +103,8 @@ class Connection:
 
     def __init__(self, address: str | None, timeout: float = 5.0) -> None:
         self.socket, self.address = addresses.connect(address, timeout)
-        self._lock = threading.Lock()
+        self._mailbox = Mailbox(self.socket)
+        self._sending = threading.Lock()
         self._opening = threading.Lock()
         self._next = 0
         self._sessions: dict[str, PoolSession] = {}
@@ -126,45 +128,37 @@ class Connection:
     def ask(self, message: Any, fds: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
         """Sends a message and waits for its answer: (body, descriptors, which are the caller's now)."""
         self.check_not_forked()
-        with self._lock:
+        with self._sending:
             if self.closed:
                 raise Closed("the connection to the host is closed")
             self._next += 1
+            number = self._next
+            self._mailbox.expect(number)
             try:
-                wire.send(self.socket, wire.Envelope(self._next, message), fds)
-                reply, datagram = self._reply()
+                wire.send(self.socket, wire.Envelope(number, message), fds)
             except (BrokenPipeError, ConnectionResetError):
-                reply, datagram = self._last_words()
-            try:
-                body = wire.body_of(reply, datagram)
-                taken, datagram.fds = datagram.fds, []
-            finally:
-                datagram.close()
+                pass  # its last words are still to be read
+            except BaseException as error:
+                self._mailbox.forget(number)
+                if isinstance(error, OSError) and self.closed:
+                    raise Closed("the connection to the host is closed") from None
+                raise
+        try:
+            reply, datagram = self._mailbox.take(number)
+        except PeerDied:
+            if self.closed:
+                raise Closed("the connection to the host was closed before the answer came") from None
+            raise
+        try:
+            body = wire.body_of(reply, datagram)
+            taken, datagram.fds = datagram.fds, []
+        finally:
+            datagram.close()
         return body, taken
 
     def check_not_forked(self) -> None:
         if self._pid != os.getpid():
             raise Closed("made before fork(): reopen after fork with teal.connect()")
-
-    def _reply(self) -> tuple[wire.Reply, wire.Datagram]:
-        """The answer to the last message. One that was interrupted (Ctrl-C) before its answer came is passed over."""
-        while (datagram := wire.receive(self.socket)) is not None:
-            try:
-                reply = wire.decode_reply(datagram.data)
-            except Exception as error:
-                datagram.close()
-                raise InternalError(f"the host sent an answer that is not understood: {error}") from error
-            if reply.id in (self._next, 0):  # 0: the host refuses this connection
-                return reply, datagram
-            datagram.close()
-        raise PeerDied("host", "its process is gone")
-
-    def _last_words(self) -> tuple[wire.Reply, wire.Datagram]:
-        # A host that refuses a connection says why before it hangs up.
-        try:
-            return self._reply()
-        except OSError:
-            raise PeerDied("host", "its process is gone") from None
 
     def session(self, pool: str) -> PoolSession:
         """The session with a pool; opened at first use."""

@@ -497,10 +497,12 @@ def _converted(array: np.ndarray[Any, Any], value: Any, name: str, path: str) ->
     if array.size > 0 and _RANKS.get(array.dtype.kind, 9) > _RANKS[wanted.kind]:
         raise InvalidArgument(f"{complaint}: it makes {array.dtype}", path=path)
     try:
-        result = np.asarray(value, dtype=wanted)
+        with np.errstate(over="ignore"):
+            result = np.asarray(value, dtype=wanted)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(f"{complaint}: {error}", path=path) from None
-    if wanted.kind in "ui" and not np.array_equal(result, array):
+    infinite = np.any(np.isfinite(array) & ~np.isfinite(result))  # a fraction may lose digits, and no more
+    if infinite or (wanted.kind in "ui" and not np.array_equal(result, array)):
         raise InvalidArgument(f"{complaint}: a number is out of its range", path=path)
     return result
 

@@ -131,7 +131,10 @@ def inside(repository: Path, path: str) -> Path:
     if "\0" in path:
         raise InvalidArgument("path with a NUL byte", path="$.source")
     root = repository.resolve()
-    real = (root / path).resolve()
+    try:
+        real = (root / path).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
+        raise InvalidArgument(f"{path[:200]}: {error}", path="$.source") from None
     if not real.is_relative_to(root):
         raise InvalidArgument(f"{path}: leaves the model repository {root}", path="$.source")
     return real

@@ -231,7 +231,12 @@ decode_report = msgspec.msgpack.Decoder(WorkerReport).decode
 
 def encode(message: msgspec.Struct) -> bytes:
     """One datagram. Raises InvalidArgument when it would not fit."""
-    data = _encoder.encode(message)
+    try:
+        data = _encoder.encode(message)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{error.object[:200]!r} is not UTF-8, in which names and paths travel") from None
+    except OverflowError as error:
+        raise InvalidArgument(f"a number is out of range: {error}") from None
     if len(data) > MAX_MESSAGE:
         raise InvalidArgument(f"control message of {len(data)} bytes, expected at most {MAX_MESSAGE}")
     return data

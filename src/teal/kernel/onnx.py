@@ -193,8 +193,9 @@ def _session(source: Source, contents: bytes) -> Any:
     # A resident engine must not burn cores between requests.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     folder = Path(source.reference).parent
-    if source.reference and folder.is_dir():
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    # A model that came without a place of its own has no files beside it: left alone, the engine would look in ours.
+    place = str(folder) if folder.is_absolute() and folder.is_dir() else "/dev/null"
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", place)
     for key, value in source.options.items():
         options.add_session_config_entry(key, value)
     try:

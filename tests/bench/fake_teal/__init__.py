@@ -129,7 +129,7 @@ class Host:
             raise NotFound(f"no model {name!r}")
         return Model(self._loaded()[name])
 
-    def __enter__(self) -> "Host":
+    def __enter__(self) -> Host:
         return self
 
     def __exit__(self, *_: object) -> None:
