@@ -119,6 +119,7 @@ void bind_host(nb::module_& m) {
         .def("record_session", [](Sweeper& s, std::uint32_t record) {
             return record < record_count ? s.pool().memory().records[record].session : nobody;
         }, nb::arg("record"))
+        .def("set_idle", &Sweeper::set_idle, nb::arg("ns"))
         .def("stop_taking", &Sweeper::stop_taking, nb::arg("stopping"), released(), "What is in the rings now is still taken; what comes later is refused.")
         .def("all_taken", &Sweeper::all_taken, released(), "Was everything taken that was in the rings when stop_taking() was called?")
         .def("active", &Sweeper::active)

@@ -112,6 +112,9 @@ public:
     [[nodiscard]] std::uint64_t slots_out() const;
     [[nodiscard]] std::uint64_t region_bytes() const;
     [[nodiscard]] std::uint32_t largest_page_shift() const;
+    void raise_idle(std::uint64_t ns) noexcept {
+        if (ns > spin_.ceiling_ns()) spin_.set_ceiling(ns);
+    }
     [[nodiscard]] std::uint64_t spin_budget_ns() const noexcept { return spin_.budget_ns(); }
 
 private:

@@ -377,6 +377,8 @@ void Sweeper::end_handed_over(std::uint32_t index, std::uint32_t generation, boo
     rouse();
 }
 
+void Sweeper::set_idle(std::uint64_t ns) noexcept { __atomic_store_n(&pool_->memory().header.idle_ns, ns, __ATOMIC_RELAXED); }
+
 void Sweeper::stop_taking(bool stopping) {
     const std::lock_guard lock(mutex_);
     enter();

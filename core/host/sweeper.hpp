@@ -60,6 +60,7 @@ public:
     void end_handed_over(std::uint32_t record, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason);
 
     // Before shutdown: what is in the rings now is still taken, what comes later is refused.
+    void set_idle(std::uint64_t ns) noexcept;  // spin ceiling of the pool's workers, from their next wait on
     void stop_taking(bool stopping);
     [[nodiscard]] bool all_taken();  // of what was in the rings then
     std::uint32_t active() noexcept;

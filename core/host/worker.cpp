@@ -205,6 +205,8 @@ std::uint32_t Worker::take() {
 
 void Worker::wait() {
     PoolHeader& header = pool_->memory().header;
+    const std::uint64_t idle = __atomic_load_n(&header.idle_ns, __ATOMIC_RELAXED);
+    if (idle != spin_.ceiling_ns()) spin_.set_ceiling(idle);
     const std::uint32_t wake_seen = line_.wake.load(std::memory_order_seq_cst);
     std::uint32_t leader = header.leader.load(std::memory_order_seq_cst);
     if (leader == 0) header.leader.compare_exchange_strong(leader, index_ + 1, std::memory_order_seq_cst);

@@ -159,6 +159,9 @@ class Session:
 
     def close(self) -> None: ...
 
+    def raise_idle(self, ns: int) -> None:
+        """Callers may spin for so long, if that is longer than before."""
+
     @property
     def bytes_used(self) -> int: ...
 
@@ -350,6 +353,8 @@ class Sweeper:
     def end_handed_over(self, record: int, generation: int, spill: int) -> None: ...
 
     def record_session(self, record: int) -> int: ...
+
+    def set_idle(self, ns: int) -> None: ...
 
     def stop_taking(self, stopping: bool) -> None:
         """What is in the rings now is still taken; what comes later is refused."""

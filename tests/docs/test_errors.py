@@ -327,11 +327,11 @@ def provoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[teal.Host]:
 
 def _busy_release(host: teal.Host) -> None:
     tensor = host.empty((3,))
-    view = memoryview(tensor)
+    view = tensor.numpy()
     try:
         tensor.release()
     finally:
-        view.release()
+        del view  # the traceback keeps what is in this frame
 
 
 def _cancelled(host: teal.Host) -> None:

@@ -100,6 +100,7 @@ class Catalog:
             "digest": version.digest,
             "seconds": version.seconds,
             "threads": _threads_of(version),
+            "idle_ns": version.idle_ns,
             "inputs": version.inputs,
             "outputs": version.outputs,
         }
@@ -120,6 +121,8 @@ class Catalog:
             raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
         if load.threads is not None and not 1 <= load.threads <= 1024:
             raise InvalidArgument(f"{load.threads}, expected 1 to 1024", path="$.threads")
+        if load.idle_ns is not None and not 0 <= load.idle_ns <= 3600 * 10**9:
+            raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
         if _EXTERNAL_DATA in load.options:
             raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
         loaded = sum(len(n.versions) for n in self.names.values()) + self._loading
@@ -261,19 +264,22 @@ class Catalog:
             idempotent=idempotent,
             pinned=origin.version is not None,
             seconds=loaded.seconds,
+            idle_ns=load.idle_ns,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
         """From here on new calls go to it; the version it replaces finishes what it has and is dropped."""
         pool.versions[version.line] = version
-        previous = name.versions.get(name.current) if name.current is not None else None
         name.versions[version.number] = version
         name.current = version.number
         name.last = max(name.last, version.number)
         pool.sweeper.publish_version(version.line, True)
-        if previous is not None and not previous.pinned:
-            del name.versions[previous.number]
-            pool.spawn_task(pool.drop_version(previous, force=False))
+        pool.set_idle()
+        if version.pinned:
+            return  # it stands beside the others
+        for other in [v for v in name.versions.values() if v is not version and not v.pinned]:
+            del name.versions[other.number]
+            pool.spawn_task(pool.drop_version(other, force=False))
 
     # ---- unloading -----------------------------------------------------------------------------------------------
 

@@ -156,6 +156,7 @@ class Host:
         kernel: str | None = None,
         idempotent: bool | None = None,
         threads: int | None = None,
+        idle: str | float | None = None,
         pool: str = "default",
         options: dict[str, str] | None = None,
     ) -> Model:
@@ -167,13 +168,15 @@ class Host:
         losing no request.
         kernel: onnx, function or builtin, when the source does not say. idempotent: run again if a worker dies under
         it (default: if pure).
-        threads: of the engine. options: session options of the engine by name.
+        threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
+        options: session options of the engine by name.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
         killed the worker).
         """
         files.check_name(name)
         source = None if source is None else os.fspath(source)
-        message = wire.Load(name, source, kernel, version, pool, idempotent, threads, options=options or {})
+        idle_ns = None if idle is None else nanoseconds(idle, "$.idle")
+        message = wire.Load(name, source, kernel, version, pool, idempotent, threads, idle_ns, options=options or {})
         fds: tuple[int, ...] = ()
         if source is not None and (kernel or files.kernel_kind(source)) == "onnx":
             message.source = os.path.abspath(source) if os.path.exists(source) else source
@@ -273,13 +276,13 @@ class Host:
         if self._thread is not None:
             self.close(drain=drain, timeout=timeout)
             return
-        self._ask(wire.Stop(drain, timeout))
+        self._ask(wire.Stop(bool(drain), float(timeout)))
         self._connection.close()
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Embedded: stops the host. Attached: hangs up. Views of tensors in this process stay readable."""
         if self._thread is not None:
-            self._thread.stop(drain=drain, timeout=timeout)
+            self._thread.stop(drain=bool(drain), timeout=float(timeout))
         self._connection.close()
         self._finalizer.detach()
 

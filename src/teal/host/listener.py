@@ -213,8 +213,10 @@ class Listener:
             datagram.close()
             log.warning("client process %d sent a message that is not understood: %s", client.pid, error)
             failure = wire.Failure("InvalidArgument", f"message not understood: {error}")
-            self._reply(client, wire.Reply(0, error=failure))
-            return False
+            # An argument of a wrong type is the caller's mistake, not the connection's end.
+            number = wire.envelope_id(datagram.data) if client.greeted else None
+            self._reply(client, wire.Reply(number or 0, error=failure))
+            return number is not None
         expected = 1 if isinstance(envelope.body, wire.Load) and envelope.body.has_file else 0
         datagram.close(keep=expected)
         client.answering += 1

@@ -111,6 +111,8 @@ class Model:
         self._input_names = tuple(spec.name for spec in self._input_specs)
         self._positions = {name: i for i, name in enumerate(self._input_names)}
         self._output_names = tuple(spec.name for spec in self._output_specs)
+        if (idle := described.get("idle_ns")) is not None:
+            self._session.core.raise_idle(idle)
         # An engine that uses every core has none left for a caller that spins while it waits.
         self._may_spin = int(described["threads"]) < (os.cpu_count() or 1)
 

@@ -88,6 +88,7 @@ class Version:
     idempotent: bool
     pinned: bool
     seconds: float
+    idle_ns: int | None = None
 
 
 class Pool:
@@ -129,10 +130,11 @@ class Pool:
         worker.start(self.sweeper.pool_fd, self._cores, self._died)
         return worker
 
-    def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -384,6 +386,12 @@ class Pool:
             worker.drop_kernel(line, generation)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
+    def set_idle(self) -> None:
+        """Workers spin as long as the most demanding of their models asks for, or the host."""
+        self.sweeper.set_idle(
+            max([self.idle_ns, *(v.idle_ns for v in self.versions.values() if v.idle_ns is not None)])
+        )
+
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""
         self.sweeper.retire_version(version.line)
@@ -392,6 +400,7 @@ class Pool:
         while self.sweeper.version_in_flight(version.line) > 0 and not self.stopping:
             await asyncio.sleep(0.001)
         self.versions.pop(version.line, None)
+        self.set_idle()
         await self._drop_kernel(version.line, version.generation)
         if version.file_fd is not None:
             os.close(version.file_fd)

@@ -13,7 +13,7 @@ import array
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -74,6 +74,7 @@ class Load(Message, tag="load"):
     pool: str = "default"
     idempotent: bool | None = None
     threads: int | None = None
+    idle_ns: int | None = None
     has_file: bool = False  # the model file's descriptor comes with the message
     options: dict[str, str] = {}
 
@@ -116,6 +117,11 @@ ClientMessage = (
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
     id: int
     body: ClientMessage
+
+
+class _Outside(msgspec.Struct, forbid_unknown_fields=True):
+    id: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+    body: msgspec.Raw
 
 
 class Failure(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -240,6 +246,14 @@ def encode(message: msgspec.Struct) -> bytes:
     if len(data) > MAX_MESSAGE:
         raise InvalidArgument(f"control message of {len(data)} bytes, expected at most {MAX_MESSAGE}")
     return data
+
+
+def envelope_id(data: bytes) -> int | None:
+    """The number of an envelope whose body is not understood, or None when the envelope is not one either."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Outside).id
+    except msgspec.MsgspecError:
+        return None
 
 
 def failure_of(error: BaseException) -> Failure:
