@@ -135,14 +135,14 @@ void Worker::quit() {
 }
 
 void Worker::apply_inbox() {
-    while (news_.exchange(false, std::memory_order_acquire)) {
-        std::vector<std::function<void(Worker&)>> inbox;
-        {
-            const std::lock_guard lock(inbox_mutex_);
-            inbox.swap(inbox_);
-        }
-        for (auto& news : inbox) news(*this);
+    // Once: news that come while these are applied wait for one request more, or an endless stream of them would starve all.
+    if (!news_.exchange(false, std::memory_order_acquire)) return;
+    std::vector<std::function<void(Worker&)>> inbox;
+    {
+        const std::lock_guard lock(inbox_mutex_);
+        inbox.swap(inbox_);
     }
+    for (auto& news : inbox) news(*this);
 }
 
 bool Worker::work_ready() const noexcept {

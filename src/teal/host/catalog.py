@@ -27,6 +27,9 @@ from teal.kernel.builtin import BUILTINS
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
 
+_MOST_LEAVING = 4
+
+
 @dataclass(slots=True, eq=False)
 class Name:
     """A model name: its versions by number, in the pool it was first loaded into."""
@@ -36,6 +39,7 @@ class Name:
     versions: dict[int, Version] = field(default_factory=dict)
     current: int | None = None
     last: int = 0
+    leaving: set[asyncio.Task[None]] = field(default_factory=set)  # versions that were replaced, on their way out
     waiting: int = 0  # loads that hold or want the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -138,6 +142,8 @@ class Catalog:
             self._loading += 1
             try:
                 async with name.lock:
+                    while len(name.leaving) >= _MOST_LEAVING:  # loaded faster than memory comes back
+                        await asyncio.wait(name.leaving, return_when=asyncio.FIRST_COMPLETED)
                     return await self._load_version(pool, name, load, origin)
             finally:
                 self._loading -= 1
@@ -279,7 +285,9 @@ class Catalog:
             return  # it stands beside the others
         for other in [v for v in name.versions.values() if v is not version and not v.pinned]:
             del name.versions[other.number]
-            pool.spawn_task(pool.drop_version(other, force=False))
+            task = pool.spawn_task(pool.drop_version(other, force=False))
+            name.leaving.add(task)
+            task.add_done_callback(name.leaving.discard)
 
     # ---- unloading -----------------------------------------------------------------------------------------------
 

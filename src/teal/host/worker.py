@@ -44,7 +44,7 @@ class Control:
         self._worker = worker
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel, int | None]] = (
+        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, int | None]] = (
             queue.SimpleQueue()
         )
         self.opened = threading.Event()
@@ -107,6 +107,8 @@ class Control:
             order, fd = self._kernel_orders.get()
             if isinstance(order, wire.DropKernel):
                 self._worker.drop_kernel(order.line, order.generation)
+            elif isinstance(order, wire.Dropped):
+                self._dispose(order)
             else:
                 self._load(order, fd)
 
@@ -141,16 +143,23 @@ class Control:
 
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
+        dropped = wire.Dropped(what, index, epoch)
         if what == "kernel":
-            kernel = self._kernels.pop((index, epoch), None)
-            if kernel is not None:
-                with contextlib.suppress(Exception):
-                    kernel.close()
-                del kernel
-                gc.collect()
-                _give_memory_back()
+            self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
+            return
         with contextlib.suppress(OSError):
-            self.report(wire.Dropped(what, index, epoch))
+            self.report(dropped)
+
+    def _dispose(self, dropped: wire.Dropped) -> None:
+        kernel = self._kernels.pop((dropped.index, dropped.epoch), None)
+        if kernel is not None:
+            with contextlib.suppress(Exception):
+                kernel.close()
+            del kernel
+            gc.collect()
+            _give_memory_back()
+        with contextlib.suppress(OSError):
+            self.report(dropped)
 
     def _spill(self, record: int, generation: int, outputs: list[Any]) -> None:
         """Outputs that did not fit their slot: into a region of their own, which the host passes on."""
@@ -211,6 +220,8 @@ def main(argv: list[str]) -> int:
     control = socket.socket(fileno=control_fd)
     if control.family != socket.AF_UNIX:
         raise InternalError("worker: the control descriptor is not a UNIX socket")
+    gc.collect()
+    gc.freeze()  # what is here now stays: later collections need not look at it
     worker = _core.Worker(pool_fd, index)
     side = Control(control, worker)
     side.report(wire.Ready(os.getpid()))
