@@ -34,23 +34,29 @@ class Child:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:  # it was quicker than we
+            self._pidfd = -1
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def ended(self) -> bool:
+        return self._pidfd < 0 or self._wait(0)
+
+    def _wait(self, milliseconds: int | None) -> bool:
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(milliseconds))
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""
         self.signal(signal.SIGKILL)
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        poll.poll()
+        if self._pidfd >= 0:
+            self._wait(None)
 
     def close(self) -> None:
         if self._pidfd >= 0:

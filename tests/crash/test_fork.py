@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -80,17 +81,28 @@ def reaped(pid):
 """
 
 
-def run(script: str, address: str) -> None:
+def finish(arguments: list[str], **environment: str) -> None:
+    """Runs a program, and ends whatever it left behind. Fails with what it said unless it ends well."""
     paths = os.pathsep.join(path for path in (str(Path(__file__).parent), *sys.path) if path)
-    process = subprocess.run(
-        [sys.executable, "-c", ATTACHED + textwrap.dedent(script), address],
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore::DeprecationWarning"},
-        timeout=watch.PATIENCE * 2,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", *arguments],
+            env={**os.environ, "PYTHONPATH": paths, **environment},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            watch.until(lambda: watch.state(process.pid) == "Z", "the end of the program")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # it has not been reaped: the number is its own still
+            process.wait()
+        said.seek(0)
+        assert process.returncode == 0, said.read()
+
+
+def run(script: str, address: str) -> None:
+    finish([ATTACHED + textwrap.dedent(script), address])
 
 
 @pytest.fixture
@@ -227,13 +239,4 @@ def test_child_of_an_embedded_host_may_end_in_any_way() -> None:
     assert host.statistics().restarts == 0
     host.close()
     """
-    paths = os.pathsep.join(path for path in sys.path if path)
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script), unused_name()],
-        env={**os.environ, "PYTHONPATH": paths},
-        timeout=watch.PATIENCE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
+    finish([textwrap.dedent(script), unused_name()])

@@ -133,7 +133,11 @@ def test_embedded_host_takes_its_workers_along(call: tuple[str, str, object], tm
     process.wait()
     process.stdout.close()
     assert (line, len(workers)) == (b"ready\n", 1)
-    all_gone(workers)
+    try:
+        all_gone(workers)
+    finally:
+        for pid in filter(watch.alive, workers):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_while_a_load_never_ends(hosts: Callable[..., CrashHost], tmp_path: Path) -> None:

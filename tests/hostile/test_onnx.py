@@ -101,6 +101,13 @@ def test_flipped_bits(
         watch.until(lambda: attached.statistics().active == 0, "all calls to end")
 
 
+def test_engine_does_not_call_home(stage: tuple[CrashHost, teal.Host]) -> None:
+    """onnxruntime keeps a database of what it would report to its maker: a worker has nothing of the kind open."""
+    host, _ = stage
+    for pid in host.workers():
+        assert not [kind for kind in watch.descriptors(pid) if "onnxruntime" in kind]
+
+
 @pytest.mark.parametrize("kind", ["directory", "fifo", "missing", "socket name"])
 def test_no_file_at_all(kind: str, stage: tuple[CrashHost, teal.Host], tmp_path: Path) -> None:
     _, attached = stage

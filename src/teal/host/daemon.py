@@ -24,7 +24,8 @@ from teal.host import callers, wire
 from teal.host.catalog import Catalog
 from teal.host.limits import Limits
 from teal.host.listener import Answer, Client, Listener
-from teal.host.pool import Pool, Session
+from teal.host.pool import Pool
+from teal.host.session import Session
 
 log = logging.getLogger("teal.host")
 

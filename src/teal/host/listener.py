@@ -25,7 +25,7 @@ from teal.errors import InvalidArgument, QuotaExceeded, TealError
 from teal.host import address as addresses
 from teal.host import wire
 from teal.host.limits import Limits, spare_descriptors
-from teal.host.pool import Session
+from teal.host.session import Session
 
 log = logging.getLogger("teal.host")
 
@@ -46,6 +46,7 @@ class Client:
     sessions: dict[str, Session] = field(default_factory=dict)  # by pool
     answering: int = 0
     reading: bool = False
+    looked_at: bool = False  # a timer for _look_at() runs
     gone: bool = False
 
 
@@ -182,12 +183,16 @@ class Listener:
         for _ in range(_BATCH):  # a talkative client does not keep the others waiting
             if client.answering >= _ANSWERING:
                 self._stop_reading(client)
-                self._loop.call_later(_PAUSE, self._look_at, client)
+                if not client.looked_at:
+                    client.looked_at = True
+                    self._loop.call_later(_PAUSE, self._look_at, client)
                 return
             try:
                 datagram = wire.receive(client.sock)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it left with an answer unread
+                datagram = None
             except (OSError, TealError) as error:
                 log.warning("client process %d: %s", client.pid, error)
                 datagram = None
@@ -197,6 +202,7 @@ class Listener:
 
     def _look_at(self, client: Client) -> None:
         """A client we do not read from now: is it still there?"""
+        client.looked_at = False
         if client.gone or client.reading:
             return
         poll = select.poll()
@@ -204,6 +210,7 @@ class Listener:
         if poll.poll(0):
             self.hang_up(client)
         else:
+            client.looked_at = True
             self._loop.call_later(_PAUSE, self._look_at, client)
 
     def _understood(self, client: Client, datagram: wire.Datagram) -> bool:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from teal import _core
@@ -22,6 +22,7 @@ from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealEr
 from teal.host import callers, wire
 from teal.host.limits import Limits, spare_descriptors
 from teal.host.process import WorkerProcess, how_it_ended
+from teal.host.session import Session, Spill
 
 log = logging.getLogger("teal.host")
 
@@ -31,43 +32,6 @@ _MOST_REGIONS = 1024  # of one session at a time: each costs a descriptor here a
 _FIRST_REGIONS = 4
 _MOST_GRANTS = 1 << 20  # of one session ever: ids are not used again
 _WORKER_PATIENCE = 10.0  # seconds a load waits for a worker while all are being replaced
-
-
-@dataclass(slots=True)
-class Spill:
-    fd: int
-    nbytes: int
-    layout: list[tuple[int, str, list[int], int, int]]
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """A client's session: its memory, by region id."""
-
-    index: int
-    epoch: int
-    fd: int  # the sweeper's
-    slots: int
-    regions: dict[int, tuple[int, int]] = field(default_factory=dict)  # id → (descriptor, bytes)
-    granted: int = 0
-    leaving: dict[int, tuple[int, int]] = field(default_factory=dict)  # regions that workers are letting go of
-    spills: dict[int, Spill] = field(default_factory=dict)
-    next_spill: int = 1
-    closed: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        regions = (*self.regions.values(), *self.leaving.values())
-        return sum(size for _, size in regions) + sum(spill.nbytes for spill in self.spills.values())
-
-    def close_descriptors(self) -> None:
-        """Frees the memory here; who still maps it keeps it."""
-        regions = (*self.regions.values(), *self.leaving.values())
-        for fd in (*(fd for fd, _ in regions), *(spill.fd for spill in self.spills.values())):
-            os.close(fd)
-        self.regions.clear()
-        self.leaving.clear()
-        self.spills.clear()
 
 
 @dataclass(slots=True, eq=False)

@@ -80,6 +80,9 @@ class WorkerProcess:
         ours.setblocking(False)
         arguments = [str(theirs.fileno()), str(pool_fd), str(self.index), ",".join(map(str, cores))]
         environment = dict(os.environ)
+        # onnxruntime 1.32 and later keep a database in the user's home and report to their maker, unless told not to.
+        for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
+            environment.setdefault(name, "1")
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         try:
             self._process = subprocess.Popen(

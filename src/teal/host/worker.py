@@ -153,8 +153,10 @@ class Control:
     def _dispose(self, dropped: wire.Dropped) -> None:
         kernel = self._kernels.pop((dropped.index, dropped.epoch), None)
         if kernel is not None:
-            with contextlib.suppress(Exception):
+            try:
                 kernel.close()
+            except Exception:  # a user's close(): its mistake must not keep the memory, and must be seen
+                traceback.print_exc()
             del kernel
             gc.collect()
             _give_memory_back()

@@ -1,0 +1,48 @@
+"""A client's session with a pool, as the host keeps it: descriptors of its memory, and what it may have of it.
+
+Theory of operation: the host maps none of this; it holds descriptors, so that a worker that starts later can be given
+the same memory, and counts bytes against the client's quota. A region that is given back counts until every worker has
+let go of it. What the workers write (spills) waits here until the client asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Spill:
+    fd: int
+    nbytes: int
+    layout: list[tuple[int, str, list[int], int, int]]
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A client's session: its memory, by region id."""
+
+    index: int
+    epoch: int
+    fd: int  # the sweeper's
+    slots: int
+    regions: dict[int, tuple[int, int]] = field(default_factory=dict)  # id → (descriptor, bytes)
+    granted: int = 0
+    leaving: dict[int, tuple[int, int]] = field(default_factory=dict)  # regions that workers are letting go of
+    spills: dict[int, Spill] = field(default_factory=dict)
+    next_spill: int = 1
+    closed: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        regions = (*self.regions.values(), *self.leaving.values())
+        return sum(size for _, size in regions) + sum(spill.nbytes for spill in self.spills.values())
+
+    def close_descriptors(self) -> None:
+        """Frees the memory here; who still maps it keeps it."""
+        regions = (*self.regions.values(), *self.leaving.values())
+        for fd in (*(fd for fd, _ in regions), *(spill.fd for spill in self.spills.values())):
+            os.close(fd)
+        self.regions.clear()
+        self.leaving.clear()
+        self.spills.clear()
