@@ -14,6 +14,7 @@ void bind_tensor(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_client(nb::module_& m);
 void bind_slot(nb::module_& m);
+void bind_event(nb::module_& m);
 void bind_measure(nb::module_& m);
 void bind_host(nb::module_& m);
 void bind_worker(nb::module_& m);

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 
 #include "base/error.hpp"
@@ -14,6 +15,25 @@
 #include "host/notifier.hpp"
 
 namespace teal {
+namespace {
+
+// A Python callable as the notifier's thread calls it.
+std::function<void()> called_once(nb::object callback) {
+    auto held = std::shared_ptr<nb::object>(new nb::object(std::move(callback)), [](nb::object* object) {
+        const nb::gil_scoped_acquire gil;
+        delete object;
+    });
+    return [held] {
+        const nb::gil_scoped_acquire gil;
+        try {
+            (*held)();
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable("teal notifier");
+        }
+    };
+}
+
+}  // namespace
 
 void bind_client(nb::module_& m) {
     nb::class_<ClientSession>(m, "Session", "One client's connection to one pool, as memory.")
@@ -49,23 +69,17 @@ void bind_client(nb::module_& m) {
         .def_prop_ro("page_bytes", [](const ClientSession& s) { return std::uint64_t{1} << s.largest_page_shift(); })
         .def_prop_ro("spin_ns", &ClientSession::spin_budget_ns);
     bind_slot(m);
+    bind_event(m);
     nb::class_<Notifier>(m, "Notifier", "Calls back when requests have ended; one thread, started by the first add().")
         .def(nb::init<std::shared_ptr<ClientSession>>(), nb::arg("session"))
         .def("add", [](Notifier& n, const Slot& s, nb::object callback) {
             check_not_forked(s.forks);
-            auto held = std::shared_ptr<nb::object>(new nb::object(std::move(callback)), [](nb::object* object) {
-                const nb::gil_scoped_acquire gil;
-                delete object;
-            });
-            n.add(s.slot, s.deadline_ns, [held] {
-                const nb::gil_scoped_acquire gil;
-                try {
-                    (*held)();
-                } catch (nb::python_error& error) {
-                    error.discard_as_unraisable("teal notifier");
-                }
-            });
+            n.add(s.slot, s.deadline_ns, called_once(std::move(callback)));
         }, nb::arg("slot"), nb::arg("callback"), nb::sig("def add(self, slot: Slot, callback: typing.Callable[[], typing.Any]) -> None"))
+        .def("add_event", [](Notifier& n, const Event& e, nb::object callback) {
+            check_not_forked(e.forks);
+            n.add(e.line, 0, called_once(std::move(callback)));
+        }, nb::arg("event"), nb::arg("callback"), nb::sig("def add_event(self, event: Event, callback: typing.Callable[[], typing.Any]) -> None"))
         .def("stop", &Notifier::stop, nb::call_guard<nb::gil_scoped_release>());
     // Outputs that were too large for their slot come in a region of their own.
     m.def("spilled_tensors", [](int fd, const std::vector<nb::tuple>& layout) {

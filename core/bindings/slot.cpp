@@ -129,6 +129,17 @@ void write_packed(Slot& s, std::size_t index, nb::bytes packed) {
     s.stages->bytes_in.fetch_add(packed.size(), std::memory_order_relaxed);
 }
 
+void submit_after(Slot& s, std::int32_t priority, std::uint64_t deadline_ns, nb::sequence after) {
+    std::vector<std::shared_ptr<ClientSlot>> awaited;
+    for (nb::handle one : after) {
+        const bool event = nb::isinstance<Event>(one);
+        if ((event ? nb::cast<Event&>(one).session : nb::cast<Slot&>(one).session) != s.session)
+            throw Error(Code::invalid_argument, "$.after: belongs to another session");
+        awaited.push_back(event ? nb::cast<Event&>(one).line : nb::cast<Slot&>(one).slot);
+    }
+    s.submit(priority, deadline_ns, std::move(awaited));
+}
+
 nb::str message_of(const Slot& s) {
     if ((flags_of(s.word()) & word_message) == 0) return nb::str("");
     const std::byte* block = s.slot->base + s.slot->offset;
@@ -224,7 +235,12 @@ void bind_slot(nb::module_& m) {
                 for (const TensorDesc& tensor : *list) total += tensor.capacity + tensor_align;
             return total + descriptor_bytes(s.slot->inputs.size(), s.slot->outputs.size(), max_message);
         }, "An upper bound of the shared memory it takes.")
-        .def("submit", &Slot::submit, nb::arg("priority"), nb::arg("deadline_ns"))
+        .def("submit", [](Slot& s, std::int32_t priority, std::uint64_t deadline_ns) { s.submit(priority, deadline_ns); },
+             nb::arg("priority"), nb::arg("deadline_ns"))
+        .def("submit_after", &submit_after, nb::arg("priority"), nb::arg("deadline_ns"), nb::arg("after"),
+             nb::sig("def submit_after(self, priority: int, deadline_ns: int, after: typing.Sequence[Slot | Event]) -> None"),
+             "Runs once all of these have ended well; is cancelled when one ends otherwise.")
+        .def_prop_ro("session", [](const Slot& s) { return s.session; })
         .def("wait", &Slot::wait, nb::arg("until_ns"), "True when the request has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.")
         .def("ended", [](Slot& s) {
             if (s.slot->submitted && !ClientSession::ended(*s.slot) && s.deadline_ns != 0 && static_cast<std::uint64_t>(monotonic_ns()) >= s.deadline_ns)

@@ -68,19 +68,20 @@ struct Slot {
         if (!slot->outputs.empty()) std::memcpy(at, slot->outputs.data(), slot->outputs.size() * sizeof(TensorDesc));
     }
 
-    void submit(std::int32_t priority, std::uint64_t deadline) {
+    void submit(std::int32_t priority, std::uint64_t deadline, std::vector<std::shared_ptr<ClientSlot>> after = {}) {
         check_not_forked(forks);
         const bool rewritten = (flags_of(word()) & word_reshaped) != 0 || reason_of(word()) == Reason::output_spilled;
         if (rewritten && ClientSession::quiescent(*slot)) restore_outputs();  // whoever had the slot at that time
         deadline_ns = deadline;
         counted = false;
-        session->submit(*slot, model, version, priority, deadline);
+        session->submit(*slot, model, version, priority, deadline, std::move(after));
     }
 
     void count_end() {
         if (counted) return;
         counted = true;
         ClientSession::saw_end(*slot, *stages);
+        if (!slot->awaited.empty()) std::vector<std::shared_ptr<ClientSlot>>().swap(slot->awaited);
     }
 
     bool wait(std::uint64_t until_ns) {
@@ -108,6 +109,21 @@ struct Slot {
     // Done, outputs where and as they were planned: nothing to look up.
     [[nodiscard]] bool plain_success() const {
         return (word() & ~(std::uint64_t{word_released} << 48)) == make_word(slot->generation, State::done);
+    }
+};
+
+// An event, as Python holds it.
+struct Event {
+    std::shared_ptr<ClientSession> session;
+    std::shared_ptr<ClientSlot> line;
+    std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
+
+    explicit Event(std::shared_ptr<ClientSession> s) : session(std::move(s)), line(session->make_event()) {}
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    ~Event() {
+        // A forked child holds a copy of the pointer; what becomes of the event is the parent's business.
+        if (forks != fork_generation.load(std::memory_order_relaxed)) new std::shared_ptr<ClientSlot>(std::move(line));
     }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <iterator>
 #include <poll.h>
 #include <string>
 
@@ -230,9 +231,46 @@ void ClientSession::destroy_slot(std::unique_ptr<ClientSlot> slot) {
     if (slot->region < arenas_.size() && arenas_[slot->region]) arenas_[slot->region]->release(slot->block);
 }
 
-void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns) {
+std::shared_ptr<ClientSlot> ClientSession::make_event() {
+    destroy_retired();
+    auto slot = std::make_unique<ClientSlot>();
+    {
+        const std::lock_guard lock(memory_mutex_);
+        if (free_lines_.empty())
+            throw Error(Code::quota_exceeded, "all " + std::to_string(map_->layout.slots) + " slots of this session are on loan; an event takes one: release some, or raise Limits.slots");
+        slot->index = free_lines_.back();
+        free_lines_.pop_back();
+        slot->generation = next_generation(generations_[slot->index]);
+    }
+    slot->region = UINT32_MAX;  // no memory
+    slot->line = &map_->lines()[slot->index];
+    slot->submitted = true;
+    slot->submitted_ticks = ticks();
+    return {slot.release(), [session = shared_from_this()](ClientSlot* raw) {
+        session->signal(*raw, State::cancelled);
+        session->destroy_slot(std::unique_ptr<ClientSlot>(raw));
+    }};
+}
+
+bool ClientSession::signal(ClientSlot& event, State to) noexcept {
+    if (!cancel(event, to, Reason::none)) return false;
+    // A leader that spins sees the line itself; one that sleeps is woken, and nobody else costs a syscall.
+    ring_doorbell();
+    return true;
+}
+
+void ClientSession::rearm(ClientSlot& event) {
+    if (!ended(event)) throw Error(Code::busy, "this event has not come yet; signal() it first");
+    event.generation = next_generation(event.generation);
+    event.submitted_ticks = ticks();
+}
+
+void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns,
+                           std::vector<std::shared_ptr<ClientSlot>> after) {
     if (closed()) throw Error(Code::closed, "the connection to the host is closed");
     if (slot.submitted && !quiescent(slot)) throw Error(Code::busy, "this slot's previous request is still out; wait for it, or use another slot");
+    if (after.size() > max_after)
+        throw Error(Code::invalid_argument, "$.after: " + std::to_string(after.size()) + " to wait for, expected at most 7; let an event stand for several");
     slot.generation = next_generation(slot.generation);
     slot.submitted = true;
     // Only when a wait() gave up before the end; a store on every call would cost the line a trip between the cores.
@@ -249,6 +287,13 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
     entry.offset_high = static_cast<std::uint32_t>(slot.offset >> 32);
     entry.deadline_low = static_cast<std::uint32_t>(deadline_ns);
     entry.deadline_high = static_cast<std::uint32_t>(deadline_ns >> 32);
+    if (!after.empty()) {
+        entry.flags = entry_after;
+        AfterLine& line = map_->afters()[slot.index];  // nobody reads it before the entry below is published
+        line.count = static_cast<std::uint32_t>(after.size());
+        for (std::size_t i = 0; i < after.size(); ++i) line.on[i] = {after[i]->index, after[i]->generation};
+    }
+    slot.awaited = std::move(after);
     {
         const std::lock_guard lock(ring_mutex_);
         const std::uint64_t now = ticks();
@@ -296,6 +341,7 @@ bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
         if (!slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_seq_cst)) continue;
         // SYNC: seq_cst load pairs with the store of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
         if (slot.line->waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&slot.line->word), INT_MAX);
+        if (!slot.awaited.empty()) ring_doorbell();  // it waits where nobody would look before what it waits for has come
         return true;
     }
     return false;
@@ -440,10 +486,13 @@ SlotHome::~SlotHome() {
 
 std::shared_ptr<ClientSlot> SlotHome::loan() {
     std::unique_ptr<ClientSlot> slot;
+    std::vector<std::shared_ptr<ClientSlot>> awaited;  // may come home here as well: not under the lock
     {
         const std::lock_guard lock(mutex_);
         for (std::size_t i = 0; i < limbo_.size();) {
             if (!ClientSession::quiescent(*limbo_[i])) { ++i; continue; }
+            std::move(limbo_[i]->awaited.begin(), limbo_[i]->awaited.end(), std::back_inserter(awaited));
+            limbo_[i]->awaited.clear();
             idle_.push_back(std::move(limbo_[i]));
             limbo_[i] = std::move(limbo_.back());
             limbo_.pop_back();
@@ -462,7 +511,9 @@ std::shared_ptr<ClientSlot> SlotHome::loan() {
 
 void SlotHome::take_back(std::unique_ptr<ClientSlot> slot) noexcept {
     // A request that nobody waits for any more still runs (its kernel may have effects); its slot rests in limbo.
+    std::vector<std::shared_ptr<ClientSlot>> awaited;  // may come home here as well: not under the lock
     const std::lock_guard lock(mutex_);
+    if (ClientSession::quiescent(*slot)) awaited.swap(slot->awaited);
     if (!ClientSession::quiescent(*slot)) limbo_.push_back(std::move(slot));
     else if (idle_.size() < keep_) idle_.push_back(std::move(slot));
     else session_->destroy_slot(std::move(slot));

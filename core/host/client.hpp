@@ -49,6 +49,8 @@ struct ClientSlot {
     CompletionLine* line = nullptr;
     // Held by every view of an output besides the loan: use_count() == 1 means that nobody looks at them.
     std::shared_ptr<void> views = std::make_shared<char>();
+    // What its last request waited for: their lines may not be about anything else before it has ended.
+    std::vector<std::shared_ptr<ClientSlot>> awaited;
     // Slots with outputs of their own on the same inputs, for calls made while the outputs above are looked at.
     std::vector<std::shared_ptr<ClientSlot>> siblings;
 };
@@ -84,8 +86,17 @@ public:
     // Never given out twice in a session: a worker takes an equal stamp for an unchanged descriptor block.
     std::uint32_t next_stamp() noexcept { return stamp_.fetch_add(1, std::memory_order_relaxed); }
 
-    // Publishes the request. Throws busy when the slot is still out.
-    void submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns);
+    // Publishes the request. Throws busy when the slot is still out. With `after` it runs once all of these have ended well, and is
+    // cancelled (Reason::dependency) when one ends otherwise; at most max_after of them, and of this session.
+    void submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns,
+                std::vector<std::shared_ptr<ClientSlot>> after = {});
+    // An event is a completion line without a request: wait(), ended() and `after` take it like any other. It has not come yet;
+    // one that is given up before it came is cancelled. Throws quota_exceeded.
+    std::shared_ptr<ClientSlot> make_event();
+    // Ends an event: State::done lets what waits for it run, any other end cancels that. False when it had ended.
+    bool signal(ClientSlot& event, State to = State::done) noexcept;
+    // An event that came has not come again. Throws busy when it has not ended.
+    void rearm(ClientSlot& event);
     // Spins at most `ns`; true when the request has ended.
     bool spin(ClientSlot& slot, std::uint64_t ns) noexcept;
     // Spins, then sleeps until the request has ended or CLOCK_MONOTONIC `until_ns` (0: no bound) has passed.

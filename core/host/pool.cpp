@@ -135,6 +135,98 @@ void Pool::prune() noexcept {
     }
     poke(memory_->header.heap_size, kept);
     for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
+    std::uint32_t* blocked = memory_->blocked;
+    std::uint32_t still = 0;
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
+        const std::uint32_t index = blocked[i];
+        if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);
+        else give_back({&index, 1});
+    }
+    poke(memory_->header.blocked_size, still);
+}
+
+namespace {
+
+// The client's words about what a request waits for, copied once and checked.
+bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept {
+    std::memcpy(&copy, &map.afters()[entry.slot], sizeof copy);
+    if (copy.count == 0 || copy.count > max_after) return false;
+    for (std::uint32_t i = 0; i < copy.count; ++i)
+        if (copy.on[i].slot >= slots || copy.on[i].slot == entry.slot) return false;
+    return true;
+}
+
+enum class Came { not_yet, well, badly, in_vain };
+
+// Have all the ends come? Badly: at least one did otherwise than done; `which` says whose. In vain: the client has ended the request
+// that waits.
+Came came(const SessionMap& map, const RequestEntry& entry, const AfterLine& after, std::uint32_t& which) noexcept {
+    if (entry.slot < map.layout.slots && is_past(map.lines()[entry.slot].word.load(std::memory_order_relaxed), entry.generation)) return Came::in_vain;
+    Came found = Came::well;
+    const std::uint32_t count = after.count <= max_after ? after.count : max_after;  // may be read without the role: a torn copy leads nowhere
+    for (std::uint32_t i = 0; i < count; ++i) {
+        if (after.on[i].slot >= map.layout.slots) return Came::not_yet;
+        // SYNC: acquire pairs with end_request() and ClientSession::signal(): what was written before is seen by the kernel that runs next.
+        const std::uint64_t word = map.lines()[after.on[i].slot].word.load(std::memory_order_acquire);
+        if (!is_past(word, after.on[i].generation)) {
+            if (found != Came::badly) found = Came::not_yet;
+        } else if (has_ended(word, after.on[i].generation) && state_of(word) != State::done) {
+            found = Came::badly;
+            which = after.on[i].slot;
+        }
+    }
+    return found;
+}
+
+SessionMap* map_of(std::span<SessionMap* const> live, const Record& record) noexcept {
+    for (SessionMap* map : live)
+        if (map->index == record.session && map->epoch == record.epoch) return map;
+    return nullptr;
+}
+
+}  // namespace
+
+void Pool::block(std::uint32_t index) noexcept {
+    poke(memory_->blocked[memory_->header.blocked_size], index);
+    poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
+}
+
+void Pool::unblock(std::span<SessionMap* const> live) noexcept {
+    std::uint32_t* blocked = memory_->blocked;
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size;) {
+        const std::uint32_t index = blocked[i];
+        Record& record = memory_->records[index];
+        SessionMap* map = map_of(live, record);
+        const bool waits = state_of_record(record) == State::queued;
+        std::uint32_t which = 0;
+        const Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
+        if (found == Came::not_yet) {
+            ++i;
+            continue;
+        }
+        if (waits && found != Came::well) {
+            // The client first, as in pick().
+            if (found == Came::badly) end_queued(index, map, State::cancelled, Reason::dependency, which);
+            else end_queued(index, map, State::cancelled, Reason::client_cancelled);
+            end_record(index, State::cancelled);
+        }
+        poke(blocked[i], blocked[memory_->header.blocked_size - 1]);
+        poke(memory_->header.blocked_size, memory_->header.blocked_size - 1);
+        if (found == Came::well) heap_push(index);
+        else give_back({&index, 1});
+    }
+}
+
+bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
+    const std::uint32_t size = peek_at(memory_->header.blocked_size);
+    for (std::uint32_t i = 0; i < size && i < record_count; ++i) {
+        const std::uint32_t index = peek_at(memory_->blocked[i]);
+        if (index >= record_count) continue;
+        std::uint32_t which = 0;
+        const SessionMap* map = map_of(live, memory_->records[index]);
+        if (map != nullptr && came(*map, memory_->records[index].entry, memory_->afters[index], which) != Came::not_yet) return true;
+    }
+    return false;
 }
 
 std::uint32_t Pool::take_free() noexcept {
@@ -171,7 +263,9 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
         return true;
     }
     std::uint32_t version_line = 0;
-    Reason reason = entry.op == 0 ? resolve(entry, version_line) : Reason::invalid;
+    Reason reason = entry.op == 0 && (entry.flags & ~entry_after) == 0 ? resolve(entry, version_line) : Reason::invalid;
+    AfterLine after{};
+    if (reason == Reason::none && (entry.flags & entry_after) != 0 && !read_after(map, entry, line.slots, after)) reason = Reason::invalid;
     // What was in the ring before the host began to stop is taken all the same.
     const bool late = memory_->header.stopping.load(std::memory_order_relaxed) != 0 && static_cast<std::int32_t>(line.head - line.last) >= 0;
     if (reason == Reason::none && late) reason = Reason::host_stopping;
@@ -193,13 +287,15 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.attempts = 0;
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
+    if (after.count > 0) memory_->afters[index] = after;
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
     ++line.requests;
     VersionLine& version = memory_->versions[version_line];
     poke(version.in_flight, version.in_flight + 1);
     memory_->header.active.store(memory_->header.active.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    heap_push(index);
+    if (after.count > 0) block(index);
+    else heap_push(index);
     return true;
 }
 
@@ -222,6 +318,7 @@ unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
             std::memcpy(&entry, message, sizeof entry);
             if (!admit(line, *map, entry)) {
                 header.next_session = at;  // the table is full; this one is first when it no longer is
+                unblock(live);
                 return moved;
             }
             // Our own position first: should we die between the two, the ring looks one entry fuller than it is, not emptier.
@@ -231,6 +328,7 @@ unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
         }
     }
     header.next_session = (first + 1) % count;
+    if (header.blocked_size > 0) unblock(live);
     return moved;
 }
 
@@ -356,6 +454,7 @@ void Pool::repair() noexcept {
 void Pool::rebuild() noexcept {
     PoolHeader& header = memory_->header;
     poke(header.heap_size, 0U);
+    poke(header.blocked_size, 0U);
     header.free_head = 0;
     std::uint32_t active = 0;
     for (SessionLine& line : memory_->sessions) poke(line.in_flight, 0U);
@@ -382,7 +481,9 @@ void Pool::rebuild() noexcept {
         }
         if (state == State::queued) {
             record.worker = nobody;  // its holder died between choosing it and saying so
-            heap_push(i);
+            // The one that had been unblocked is so again at the next look.
+            if ((record.entry.flags & entry_after) != 0) block(i);
+            else heap_push(i);
         }
     }
     header.active.store(active, std::memory_order_relaxed);

@@ -7,6 +7,9 @@
 //   - a record becomes visible (state queued) before its ring entry is retired, and repair() retires an
 //     entry whose record exists, so that a request is neither lost nor taken twice.
 //
+// A request may wait for the ends of others of its session, or of events (AfterLine). Its record is queued as all are, but lies
+// in `blocked` until they have come; every dispatcher looks, and a leader that watches the rings watches these lines as well.
+//
 // Who does what: `Role` is held for drain() and pick() only. `leader` names the worker that watches the
 // rings; the others sleep. A leader that goes to run something long, or leaves work behind, resigns and wakes
 // one of the others (promote()). The host's sweeper (host/sweeper.hpp) watches over deadlines and over leaders
@@ -137,7 +140,7 @@ struct PoolHeader {
     std::uint32_t heap_size;
     std::uint32_t free_head;    // record + 1, or 0
     std::uint32_t next_session; // where the next drain starts: no session is always first
-    std::uint32_t pad3;
+    std::uint32_t blocked_size;
     std::uint64_t next_sequence;
     std::uint64_t repairs;
     std::uint8_t pad4[32];
@@ -151,7 +154,9 @@ struct PoolMemory {
     VersionLine versions[max_versions];
     ModelLine models[max_models];
     std::uint32_t heap[record_count];
+    std::uint32_t blocked[record_count];   // queued records that wait for the end of others; under the role
     Record records[record_count];
+    AfterLine afters[record_count];        // of blocked records: private copies, checked
     VersionHistograms histograms[max_versions];
 };
 
@@ -187,6 +192,12 @@ public:
 
     // Any time. True when some session's ring has an entry that drain() would take.
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
+    // Any time. True when what some blocked record waits for has come.
+    [[nodiscard]] bool after_ready(std::span<SessionMap* const> live) const noexcept;
+    // Is there anything to do for a worker that takes the role?
+    [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
+        return ring_ready(live) || queued() > 0 || after_ready(live);
+    }
     [[nodiscard]] unsigned queued() const noexcept { return __atomic_load_n(&memory_->header.heap_size, __ATOMIC_RELAXED); }
 
     // Wakes one idle worker other than `self` to lead or to take queued work. False when there is none.
@@ -207,6 +218,8 @@ private:
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
     void rebuild() noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
+    void block(std::uint32_t record) noexcept;
+    void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
 
     std::shared_ptr<Region> region_;

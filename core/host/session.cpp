@@ -18,7 +18,8 @@ SessionLayout session_layout(std::uint32_t slots) noexcept {
     layout.ring_capacity = std::bit_ceil(slots + 2);
     layout.ring = page_bytes + sizeof(SessionHeader);
     layout.lines = layout.ring + ring_bytes(layout.ring_capacity);
-    layout.stages = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
+    layout.afters = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
+    layout.stages = layout.afters + std::uint64_t{slots} * sizeof(AfterLine);
     layout.size = round_up(layout.stages + stages_per_session * sizeof(ClientStages), page_bytes);
     return layout;
 }

@@ -1,7 +1,7 @@
 // A session: one client's connection to one pool, as memory.
 //
 // Layout of a session region:
-//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | ClientStages[16]
+//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | after lines[slots] | ClientStages[16]
 // Everything after the first page is writable by the client. The host formats it and remembers the
 // sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
 //
@@ -60,6 +60,7 @@ struct SessionLayout {
     std::uint32_t ring_capacity;
     std::uint64_t ring;        // offsets from the region's start
     std::uint64_t lines;
+    std::uint64_t afters;
     std::uint64_t stages;
     std::uint64_t size;
 };
@@ -79,6 +80,7 @@ struct SessionMap {
     [[nodiscard]] SessionHeader* header() const noexcept { return reinterpret_cast<SessionHeader*>(session->base() + page_bytes); }
     [[nodiscard]] RingHeader* ring() const noexcept { return reinterpret_cast<RingHeader*>(session->base() + layout.ring); }
     [[nodiscard]] CompletionLine* lines() const noexcept { return reinterpret_cast<CompletionLine*>(session->base() + layout.lines); }
+    [[nodiscard]] AfterLine* afters() const noexcept { return reinterpret_cast<AfterLine*>(session->base() + layout.afters); }
     [[nodiscard]] ClientStages* stages() const noexcept { return reinterpret_cast<ClientStages*>(session->base() + layout.stages); }
     void set_region(std::uint32_t id, std::shared_ptr<Region> region);  // null forgets it
 };

@@ -97,7 +97,7 @@ void Sweeper::watch_leader() noexcept {
 
 // Is there work that a leader which is awake and runs nothing does not take, look after look? Then it was stopped.
 bool Sweeper::overlooks(std::uint32_t leader) noexcept {
-    const bool waiting = pool_->queued() > 0 || pool_->ring_ready(live_);
+    const bool waiting = pool_->work_ready(live_);
     const std::uint64_t done = pool_->memory().workers[leader - 1].requests.load(std::memory_order_relaxed);
     const auto now = static_cast<std::uint64_t>(monotonic_ns());
     if (!waiting || leader != watched_ || done != watched_done_) {
@@ -112,7 +112,7 @@ bool Sweeper::overlooks(std::uint32_t leader) noexcept {
 // Work that no doorbell announces: a record queued again, or a ring entry whose session was at its limit until a record
 // was given back here.
 void Sweeper::rouse() noexcept {
-    if (pool_->queued() == 0 && !pool_->ring_ready(live_)) return;
+    if (!pool_->work_ready(live_)) return;
     if (pool_->promote(nobody)) return;
     const std::uint32_t leader = pool_->memory().header.leader.load(std::memory_order_seq_cst);
     if (leader != 0) pool_->wake_worker(leader - 1);

@@ -146,7 +146,7 @@ void Worker::apply_inbox() {
 }
 
 bool Worker::work_ready() const noexcept {
-    return pool_->ring_ready(live_) || pool_->queued() > 0;
+    return pool_->work_ready(live_);
 }
 
 void Worker::run() {

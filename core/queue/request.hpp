@@ -54,6 +54,7 @@ enum class Reason : std::uint16_t {
     output_spilled = 10,  // done; detail: spill id: outputs are in a region that the client has to ask the host for
     internal = 11,
     unloaded = 12,        // the version was unloaded by force while the request waited
+    dependency = 13,      // what it waited for ended otherwise than done; detail: the slot of that
 };
 
 // word = generation:24 | state:8 in the low half (the half a futex waits on), reason:16 | flags:16 in the high half.
@@ -89,6 +90,10 @@ constexpr std::uint32_t next_generation(std::uint32_t generation) noexcept {
     return next == 0 ? 1 : next;
 }
 
+enum EntryFlags : std::uint16_t {
+    entry_after = 1,  // the slot's AfterLine says what the request waits for
+};
+
 // What the client writes into a ring slot (60 bytes after the slot's sequence number).
 struct RequestEntry {
     std::uint16_t op;              // 0: call
@@ -109,6 +114,16 @@ struct RequestEntry {
     std::uint32_t submitted_high;
 };
 static_assert(sizeof(RequestEntry) == 60);
+
+// What a slot's next request waits for: ends of other lines of the same session. Written by the client before it submits, copied and
+// checked once by whoever takes the request. A line that is about a later generation by then counts as ended well.
+inline constexpr std::uint32_t max_after = 7;
+struct alignas(64) AfterLine {
+    std::uint32_t count;
+    std::uint32_t pad;
+    struct { std::uint32_t slot; std::uint32_t generation; } on[max_after];
+};
+static_assert(sizeof(AfterLine) == 64);
 
 constexpr std::uint64_t join(std::uint32_t low, std::uint32_t high) noexcept { return std::uint64_t{high} << 32 | low; }
 
