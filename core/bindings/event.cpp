@@ -40,7 +40,7 @@ void bind_event(nb::module_& m) {
         .def("rearm", [](Event& e) { check_not_forked(e.forks); e.session->rearm(*e.line); }, "It has not come yet. Raises Busy when it has not ended.")
         .def("wait", &wait, nb::arg("until_ns"), "True when it has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.")
         .def("ended", [](const Event& e) { return ClientSession::ended(*e.line); })
-        .def("came", [](const Event& e) { return state_seen(*e.line, e.line->generation, State::free) == State::done; }, "Has it ended, and well?")
+        .def("came", [](const Event& e) { return state_seen(*e.line->line, e.line->generation, State::free) == State::done; }, "Has it ended, and well?")
         .def_prop_ro("index", [](const Event& e) { return e.line->index; }, "Of its completion line in the session.")
         .def_prop_ro("generation", [](const Event& e) { return e.line->generation; })
         .def_prop_ro("session", [](const Event& e) { return e.session; });

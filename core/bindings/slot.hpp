@@ -124,6 +124,7 @@ struct Event {
     ~Event() {
         // A forked child holds a copy of the pointer; what becomes of the event is the parent's business.
         if (forks != fork_generation.load(std::memory_order_relaxed)) new std::shared_ptr<ClientSlot>(std::move(line));
+        else session->signal(*line, State::cancelled);  // what waits for it still holds the line, and nobody can signal it any more
     }
 };
 

@@ -90,9 +90,7 @@ constexpr std::uint32_t next_generation(std::uint32_t generation) noexcept {
     return next == 0 ? 1 : next;
 }
 
-enum EntryFlags : std::uint16_t {
-    entry_after = 1,  // the slot's AfterLine says what the request waits for
-};
+inline constexpr std::uint16_t entry_after = 1;  // RequestEntry.flags: the slot's AfterLine says what the request waits for
 
 // What the client writes into a ring slot (60 bytes after the slot's sequence number).
 struct RequestEntry {

@@ -26,6 +26,7 @@ from teal.errors import (
     VersionMismatch,
     WouldBlock,
 )
+from teal.host.event import Event
 from teal.host.future import Future
 from teal.host.host import Host, connect
 from teal.host.limits import Limits
@@ -39,6 +40,7 @@ __all__ = [
     "Cancelled",
     "Closed",
     "DeadlineExceeded",
+    "Event",
     "Future",
     "Host",
     "InternalError",

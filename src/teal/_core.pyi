@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None]
 
-ABI_VERSION: int = 1
+ABI_VERSION: int = 2
 
 def cpu_features() -> dict[str, Any]:
     """
@@ -233,6 +233,14 @@ class Slot:
 
     def submit(self, priority: int, deadline_ns: int) -> None: ...
 
+    def submit_after(self, priority: int, deadline_ns: int, after: Sequence[Slot | Event]) -> None:
+        """
+        Runs once all of these have ended well; is cancelled when one ends otherwise.
+        """
+
+    @property
+    def session(self) -> Session: ...
+
     def wait(self, until_ns: int) -> bool:
         """
         True when the request has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.
@@ -290,6 +298,40 @@ class Call:
 def slot_of(tensor: Tensor, /) -> Slot | None:
     """The slot that the tensor is an input of."""
 
+class Event:
+    """A completion line without a request."""
+
+    def __init__(self, session: Session) -> None: ...
+
+    def signal(self) -> bool:
+        """False when it had ended already."""
+
+    def cancel(self) -> bool:
+        """What waits for it is cancelled. False when it had ended already."""
+
+    def rearm(self) -> None:
+        """It has not come yet. Raises Busy when it has not ended."""
+
+    def wait(self, until_ns: int) -> bool:
+        """
+        True when it has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.
+        """
+
+    def ended(self) -> bool: ...
+
+    def came(self) -> bool:
+        """Has it ended, and well?"""
+
+    @property
+    def index(self) -> int:
+        """Of its completion line in the session."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def session(self) -> Session: ...
+
 class Notifier:
     """
     Calls back when requests have ended; one thread, started by the first add().
@@ -298,6 +340,8 @@ class Notifier:
     def __init__(self, session: Session) -> None: ...
 
     def add(self, slot: Slot, callback: Callable[[], Any]) -> None: ...
+
+    def add_event(self, event: Event, callback: Callable[[], Any]) -> None: ...
 
     def stop(self) -> None: ...
 

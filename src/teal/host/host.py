@@ -28,6 +28,7 @@ from teal.host import wire
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
 from teal.host.duration import nanoseconds
+from teal.host.event import Event
 from teal.host.limits import Limits
 from teal.host.model import Model, info_of
 from teal.host.records import ClientStatistics, Histogram, HostStatistics, ModelInfo, WorkerStatistics
@@ -210,6 +211,16 @@ class Host:
     def models(self) -> list[ModelInfo]:
         """Every loaded version."""
         return [info_of(described) for described in self._ask(wire.ListModels())]
+
+    def event(self, pool: str = "default") -> Event:
+        """An event for ``model.submit(..., after=event)``; it comes when ``event.signal()`` is called.
+
+        Raises QuotaExceeded, NotFound (no such pool), Closed.
+        """
+        self._connection.check_not_forked()
+        if self._connection.closed:
+            raise Closed("the connection to the host is closed")
+        return Event(self._connection.session(pool))
 
     # ---- memory --------------------------------------------------------------------------------------------------
 

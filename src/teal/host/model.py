@@ -13,7 +13,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -32,6 +32,7 @@ from teal.errors import (
     TealError,
 )
 from teal.host import callers, wire
+from teal.host.event import Event, awaited
 from teal.host.future import Future
 from teal.host.outputs import Outputs
 from teal.host.plan import PlanEntry, Shapes, plan_bytes, plan_inputs, plan_outputs
@@ -50,6 +51,7 @@ _CANCELLED_BY = {
     7: ("host", "its client is gone"),
     9: ("host", "the host is stopping"),
     12: ("unload", "the version was unloaded by force"),
+    13: ("dependency", "what it waited for (after=) did not end well"),
 }
 _MOST_HOMES = 256  # shapes remembered per model
 
@@ -153,10 +155,21 @@ class Model:
         slot.wait(0)
         return self._ended(slot)
 
-    def submit(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> Future:
-        """The same without waiting: a Future with result(), cancel(), done(), and awaitable."""
+    def submit(
+        self,
+        *arrays: Any,
+        deadline: float | None = None,
+        priority: int = 0,
+        after: Event | Future | Sequence[Event | Future] | None = None,
+        **inputs: Any,
+    ) -> Future:
+        """The same without waiting: a Future with result(), cancel(), done(), and awaitable.
+
+        after: futures and events (``host.event()``), at most 7: it runs once all of them have ended well, without a
+        way back to this process; when one ends otherwise it is cancelled.
+        """
         slot = self._filled(arrays, inputs)
-        self._submit(slot, deadline, priority)
+        self._submit(slot, deadline, priority, after)
         return Future(self, slot)
 
     def new_inputs(self, **dims: Any) -> Inputs:
@@ -272,10 +285,13 @@ class Model:
                 slot.write(i, array)
         return slot
 
-    def _submit(self, slot: _core.Slot, deadline: float | None, priority: int) -> None:
+    def _submit(self, slot: _core.Slot, deadline: float | None, priority: int, after: object = None) -> None:
         until = 0 if deadline is None else max(1, time.monotonic_ns() + _nanoseconds(deadline))
         try:
-            slot.submit(priority, until)
+            if after is None:
+                slot.submit(priority, until)
+            else:
+                slot.submit_after(priority, until, awaited(self._session, after))
         except BaseException as error:
             slot.give_up()
             if isinstance(error, TypeError):  # only what comes from outside: an order of priority that is no number
