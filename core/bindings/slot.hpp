@@ -9,7 +9,7 @@
 #include "base/error.hpp"
 #include "bindings/tensor.hpp"
 #include "cpu/clock.hpp"
-#include "host/client.hpp"
+#include "host/slot_home.hpp"
 
 namespace teal {
 
