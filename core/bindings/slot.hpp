@@ -5,11 +5,12 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/error.hpp"
 #include "bindings/tensor.hpp"
 #include "cpu/clock.hpp"
-#include "host/client.hpp"
+#include "host/slot_home.hpp"
 
 namespace teal {
 
@@ -81,7 +82,7 @@ struct Slot {
         if (counted) return;
         counted = true;
         ClientSession::saw_end(*slot, *stages);
-        if (!slot->awaited.empty()) std::vector<std::shared_ptr<ClientSlot>>().swap(slot->awaited);
+        if (!slot->awaited.empty()) let_go_of(std::exchange(slot->awaited, {}));
     }
 
     bool wait(std::uint64_t until_ns) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <iterator>
 #include <poll.h>
 #include <string>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -15,22 +15,10 @@ namespace teal {
 namespace {
 
 constexpr std::uint64_t nap_ns = 50'000'000;  // bound of one sleep: how late a dead host is noticed
-constexpr std::uint32_t message_capacity = 512;
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 
-std::uint64_t plan_bytes(const TensorPlan& plan) {
-    if ((plan.flags & tensor_absent) != 0) return 0;
-    std::uint64_t count = 0;
-    std::uint64_t bytes = 0;
-    if ((plan.flags & tensor_unplanned) == 0 && !tensor_bytes(plan.dtype, plan.shape.data(), plan.shape.size(), count, bytes))
-        throw Error(Code::invalid_argument, "shape: a negative extent, or more than 2^63 bytes");
-    return std::max(bytes, plan.capacity);
-}
-
 }  // namespace
-
-Block::~Block() { session->release_block(region, offset); }
 
 ClientSession::ClientSession(std::unique_ptr<SessionMap> map, std::uint64_t idle_ns, int socket)
     : map_(std::move(map)), socket_(socket), spin_(idle_ns), producer_(map_->ring(), map_->layout.ring_capacity) {
@@ -40,25 +28,6 @@ ClientSession::ClientSession(std::unique_ptr<SessionMap> map, std::uint64_t idle
 }
 
 ClientSession::~ClientSession() = default;
-
-void ClientSession::retire_slot(std::unique_ptr<ClientSlot> slot) {
-    const std::lock_guard lock(retired_mutex_);
-    retired_.push_back(std::move(slot));
-}
-
-void ClientSession::destroy_retired() {
-    std::vector<std::unique_ptr<ClientSlot>> quiet;
-    {
-        const std::lock_guard lock(retired_mutex_);
-        for (std::size_t i = 0; i < retired_.size();) {
-            if (!quiescent(*retired_[i])) { ++i; continue; }
-            quiet.push_back(std::move(retired_[i]));
-            retired_[i] = std::move(retired_.back());
-            retired_.pop_back();
-        }
-    }
-    for (auto& slot : quiet) destroy_slot(std::move(slot));
-}
 
 void ClientSession::add_region(std::uint32_t id, int fd) {
     auto region = Region::adopt(fd, RegionKind::tensor, true);
@@ -87,192 +56,21 @@ std::vector<std::uint32_t> ClientSession::take_empty_regions(std::uint64_t keep_
     return empty;
 }
 
-std::optional<ClientSession::Piece> ClientSession::find(std::uint64_t size, std::uint64_t align) {
-    for (std::uint32_t id = 0; id < arenas_.size(); ++id) {
-        if (!arenas_[id]) continue;
-        if (const auto offset = arenas_[id]->allocate(size, align)) return Piece{id, *offset, map_->owned[id]};
-    }
-    return std::nullopt;
-}
-
-std::shared_ptr<Block> ClientSession::allocate(std::uint64_t size, std::uint64_t align) {
-    const std::lock_guard lock(memory_mutex_);
-    auto piece = find(size, align);
-    if (!piece) return nullptr;
-    auto block = std::make_shared<Block>();
-    block->session = shared_from_this();
-    block->memory = piece->memory;
-    block->region = piece->region;
-    block->offset = piece->offset;
-    block->size = size;
-    return block;
-}
-
-void ClientSession::release_block(std::uint32_t region, std::uint64_t offset) noexcept {
-    const std::lock_guard lock(memory_mutex_);
-    if (region < arenas_.size() && arenas_[region]) arenas_[region]->release(offset);
-}
-
-std::unique_ptr<ClientSlot> ClientSession::make_slot(const std::vector<TensorPlan>& inputs, const std::vector<TensorPlan>& outputs) {
-    if (inputs.size() + outputs.size() > max_tensors)
-        throw Error(Code::invalid_argument, std::to_string(inputs.size() + outputs.size()) + " inputs and outputs, expected at most 1024");
-    const std::uint64_t header = round_up(descriptor_bytes(inputs.size(), outputs.size(), message_capacity), tensor_align);
-    std::uint64_t total = header;
-    auto slot = std::make_unique<ClientSlot>();
-    const auto lay_out = [&](const std::vector<TensorPlan>& plans, std::vector<TensorDesc>& list) {
-        for (const TensorPlan& plan : plans) {
-            TensorDesc tensor{};
-            if (plan.shape.size() > max_rank) throw Error(Code::invalid_argument, "rank " + std::to_string(plan.shape.size()) + ", expected at most 8");
-            if (plan.in_place >= 0 && static_cast<std::size_t>(plan.in_place) < slot->inputs.size()) {
-                slot->in_place.push_back(plan.in_place);
-                list.push_back(slot->inputs[static_cast<std::size_t>(plan.in_place)]);
-                continue;
-            }
-            if (&list == &slot->outputs) slot->in_place.push_back(-1);
-            const std::uint64_t capacity = plan_bytes(plan);
-            tensor.dtype = static_cast<std::uint8_t>(plan.dtype);
-            tensor.rank = static_cast<std::uint8_t>(plan.shape.size());
-            tensor.flags = plan.flags;
-            tensor.offset = total;  // made absolute below
-            tensor.capacity = capacity;
-            tensor.nbytes = capacity;
-            std::uint64_t count = 0;
-            if ((plan.flags & (tensor_absent | tensor_unplanned)) == 0 && !tensor_bytes(plan.dtype, plan.shape.data(), plan.shape.size(), count, tensor.nbytes))
-                throw Error(Code::invalid_argument, "shape: a negative extent, or more than 2^63 bytes");
-            for (std::size_t i = 0; i < plan.shape.size(); ++i) tensor.shape[i] = plan.shape[i];
-            std::uint64_t padded = 0;
-            if (!checked_add(capacity, tensor_align - 1, padded) || !checked_add(total, padded & ~(tensor_align - 1), total) || total > INT64_MAX)
-                throw Error(Code::invalid_argument, "the tensors of one call need more than 2^63 bytes");
-            list.push_back(tensor);
-        }
-    };
-    lay_out(inputs, slot->inputs);
-    lay_out(outputs, slot->outputs);
-    if (!place(*slot, total)) return nullptr;
-    for (auto* list : {&slot->inputs, &slot->outputs})
-        for (TensorDesc& tensor : *list) {
-            tensor.region = slot->region;
-            tensor.offset += slot->offset;
-        }
-    write_descriptor(*slot);
-    return slot;
-}
-
-// Gives the slot a completion line and a block of memory. False: no room for the block.
-bool ClientSession::place(ClientSlot& slot, std::uint64_t total) {
-    destroy_retired();
-    const std::lock_guard lock(memory_mutex_);
-    if (free_lines_.empty())
-        throw Error(Code::quota_exceeded, "all " + std::to_string(map_->layout.slots) + " slots of this session are on loan; release tensors, or raise Limits.slots");
-    auto piece = find(total, tensor_align);
-    if (!piece) return false;
-    slot.index = free_lines_.back();
-    free_lines_.pop_back();
-    slot.generation = generations_[slot.index];
-    slot.region = piece->region;
-    slot.offset = piece->offset;
-    slot.block = piece->offset;
-    slot.memory = piece->memory;
-    slot.base = piece->memory->base();
-    slot.line = &map_->lines()[slot.index];
-    slot.stamp = next_stamp();
-    return true;
-}
-
-void ClientSession::write_descriptor(ClientSlot& slot) noexcept {
-    DescriptorHeader head{};
-    head.magic = descriptor_magic;
-    head.n_in = static_cast<std::uint16_t>(slot.inputs.size());
-    head.n_out = static_cast<std::uint16_t>(slot.outputs.size());
-    head.message_capacity = message_capacity;
-    std::byte* at = slot.base + slot.offset;
-    std::memcpy(at, &head, sizeof head);
-    at += sizeof head;
-    for (const auto* list : {&slot.inputs, &slot.outputs}) {
-        if (!list->empty()) std::memcpy(at, list->data(), list->size() * sizeof(TensorDesc));
-        at += list->size() * sizeof(TensorDesc);
-    }
-}
-
-std::shared_ptr<ClientSlot> ClientSession::ready(const std::shared_ptr<ClientSlot>& slot) {
-    const auto usable = [](const std::shared_ptr<ClientSlot>& one) { return one->views.use_count() == 1 && quiescent(*one); };
-    if (usable(slot)) return slot;
-    for (const auto& sibling : slot->siblings)
-        if (usable(sibling)) return sibling;
-    auto made = std::make_unique<ClientSlot>();
-    made->inputs = slot->inputs;
-    made->outputs = slot->outputs;
-    made->in_place = slot->in_place;
-    made->expected = slot->expected;
-    std::uint64_t total = round_up(descriptor_bytes(slot->inputs.size(), slot->outputs.size(), message_capacity), tensor_align);
-    const auto own = [&](std::size_t output) { return made->in_place[output] < 0; };
-    for (std::size_t i = 0; i < made->outputs.size(); ++i) {
-        if (!own(i)) continue;
-        made->outputs[i].offset = total;
-        total += round_up(made->outputs[i].capacity, tensor_align);
-    }
-    if (!place(*made, total)) return nullptr;
-    for (std::size_t i = 0; i < made->outputs.size(); ++i) {
-        if (!own(i)) continue;
-        made->outputs[i].region = made->region;
-        made->outputs[i].offset += made->offset;
-    }
-    write_descriptor(*made);
-    // The sibling does not hold its elder: while a request of it is out, quiescent() of the elder is false.
-    std::shared_ptr<ClientSlot> sibling{made.release(), [session = shared_from_this()](ClientSlot* raw) { session->destroy_slot(std::unique_ptr<ClientSlot>(raw)); }};
-    slot->siblings.push_back(sibling);
-    return sibling;
-}
-
-void ClientSession::destroy_slot(std::unique_ptr<ClientSlot> slot) {
-    const std::lock_guard lock(memory_mutex_);
-    generations_[slot->index] = slot->generation;
-    free_lines_.push_back(slot->index);
-    if (slot->region < arenas_.size() && arenas_[slot->region]) arenas_[slot->region]->release(slot->block);
-}
-
-std::shared_ptr<ClientSlot> ClientSession::make_event() {
-    destroy_retired();
-    auto slot = std::make_unique<ClientSlot>();
-    {
-        const std::lock_guard lock(memory_mutex_);
-        if (free_lines_.empty())
-            throw Error(Code::quota_exceeded, "all " + std::to_string(map_->layout.slots) + " slots of this session are on loan; an event takes one: release some, or raise Limits.slots");
-        slot->index = free_lines_.back();
-        free_lines_.pop_back();
-        slot->generation = next_generation(generations_[slot->index]);
-    }
-    slot->region = UINT32_MAX;  // no memory
-    slot->line = &map_->lines()[slot->index];
-    slot->submitted = true;
-    slot->submitted_ticks = ticks();
-    return {slot.release(), [session = shared_from_this()](ClientSlot* raw) {
-        session->signal(*raw, State::cancelled);
-        session->destroy_slot(std::unique_ptr<ClientSlot>(raw));
-    }};
-}
-
-bool ClientSession::signal(ClientSlot& event, State to) noexcept {
-    if (!cancel(event, to, Reason::none)) return false;
-    // A leader that spins sees the line itself; one that sleeps is woken, and nobody else costs a syscall.
-    ring_doorbell();
-    return true;
-}
-
-void ClientSession::rearm(ClientSlot& event) {
-    if (!ended(event)) throw Error(Code::busy, "this event has not come yet; signal() it first");
-    event.generation = next_generation(event.generation);
-    event.submitted_ticks = ticks();
-}
-
 void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns,
                            std::vector<std::shared_ptr<ClientSlot>> after) {
     if (closed()) throw Error(Code::closed, "the connection to the host is closed");
     if (slot.submitted && !quiescent(slot)) throw Error(Code::busy, "this slot's previous request is still out; wait for it, or use another slot");
     if (after.size() > max_after)
         throw Error(Code::invalid_argument, "$.after: " + std::to_string(after.size()) + " to wait for, expected at most 7; let an event stand for several");
-    slot.generation = next_generation(slot.generation);
-    slot.submitted = true;
+    slot.awaited.swap(after);
+    let_go_of(std::move(after));
+    const bool watched = uses_.concerns(slot);
+    if (watched) {
+        uses_.admit(slot);
+    } else {
+        slot.generation = next_generation(slot.generation);
+        slot.submitted = true;
+    }
     // Only when a wait() gave up before the end; a store on every call would cost the line a trip between the cores.
     if (slot.line->waiting.load(std::memory_order_relaxed) != 0) slot.line->waiting.store(0, std::memory_order_relaxed);
     RequestEntry entry{};
@@ -287,13 +85,12 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
     entry.offset_high = static_cast<std::uint32_t>(slot.offset >> 32);
     entry.deadline_low = static_cast<std::uint32_t>(deadline_ns);
     entry.deadline_high = static_cast<std::uint32_t>(deadline_ns >> 32);
-    if (!after.empty()) {
+    if (!slot.awaited.empty()) {
         entry.flags = entry_after;
         AfterLine& line = map_->afters()[slot.index];  // nobody reads it before the entry below is published
-        line.count = static_cast<std::uint32_t>(after.size());
-        for (std::size_t i = 0; i < after.size(); ++i) line.on[i] = {after[i]->index, after[i]->generation};
+        line.count = static_cast<std::uint32_t>(slot.awaited.size());
+        for (std::size_t i = 0; i < slot.awaited.size(); ++i) line.on[i] = {slot.awaited[i]->index, slot.awaited[i]->generation};
     }
-    slot.awaited = std::move(after);
     {
         const std::lock_guard lock(ring_mutex_);
         const std::uint64_t now = ticks();
@@ -301,7 +98,8 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
         entry.submitted_low = static_cast<std::uint32_t>(now);
         entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
         if (!producer_.push(&entry)) {
-            slot.submitted = false;
+            if (watched) uses_.retract(slot);
+            else slot.submitted = false;
             throw Error(Code::would_block, "the request ring is full; wait for some requests to end");
         }
     }
@@ -324,7 +122,15 @@ bool ClientSession::spin(ClientSlot& slot, std::uint64_t ns) noexcept {
 
 bool ClientSession::quiescent(const ClientSlot& slot) noexcept {
     for (const auto& sibling : slot.siblings)
-        if (!quiescent(*sibling)) return false;
+        if (!let_go(*sibling)) return false;
+    return let_go(slot);
+}
+
+void ClientSession::let_go_of_places(ClientSlot& slot) noexcept {
+    if (!slot.holds.empty() && !slot.kept && let_go(slot)) std::exchange(slot.holds, {});
+}
+
+bool ClientSession::let_go(const ClientSlot& slot) noexcept {
     if (!slot.submitted) return true;
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
     if (has_ended(word, slot.generation) && (flags_of(word) & word_released) != 0) return true;
@@ -472,57 +278,6 @@ std::uint32_t ClientSession::largest_page_shift() const {
     for (const auto& region : map_->owned)
         if (region) shift = std::max(shift, region->page_shift());
     return shift;
-}
-
-SlotHome::SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep, bool may_spin)
-    : session_(std::move(session)), inputs_(std::move(inputs)), outputs_(std::move(outputs)),
-      expected_(may_spin ? std::make_shared<Expectation>() : nullptr), keep_(keep) {}
-
-SlotHome::~SlotHome() {
-    for (auto& slot : idle_) session_->destroy_slot(std::move(slot));
-    // The worker side may still write to slots in limbo: the session keeps them until it does not.
-    for (auto& slot : limbo_) session_->retire_slot(std::move(slot));
-}
-
-std::shared_ptr<ClientSlot> SlotHome::loan() {
-    std::unique_ptr<ClientSlot> slot;
-    std::vector<std::shared_ptr<ClientSlot>> awaited;  // may come home here as well: not under the lock
-    {
-        const std::lock_guard lock(mutex_);
-        for (std::size_t i = 0; i < limbo_.size();) {
-            if (!ClientSession::quiescent(*limbo_[i])) { ++i; continue; }
-            std::move(limbo_[i]->awaited.begin(), limbo_[i]->awaited.end(), std::back_inserter(awaited));
-            limbo_[i]->awaited.clear();
-            idle_.push_back(std::move(limbo_[i]));
-            limbo_[i] = std::move(limbo_.back());
-            limbo_.pop_back();
-        }
-        if (!idle_.empty()) {
-            slot = std::move(idle_.back());
-            idle_.pop_back();
-        }
-    }
-    if (!slot) slot = session_->make_slot(inputs_, outputs_);
-    if (!slot) return nullptr;
-    slot->submitted = false;
-    slot->expected = expected_;
-    return {slot.release(), [home = shared_from_this()](ClientSlot* raw) { home->take_back(std::unique_ptr<ClientSlot>(raw)); }};
-}
-
-void SlotHome::take_back(std::unique_ptr<ClientSlot> slot) noexcept {
-    // A request that nobody waits for any more still runs (its kernel may have effects); its slot rests in limbo.
-    std::vector<std::shared_ptr<ClientSlot>> awaited;  // may come home here as well: not under the lock
-    const std::lock_guard lock(mutex_);
-    if (ClientSession::quiescent(*slot)) awaited.swap(slot->awaited);
-    if (!ClientSession::quiescent(*slot)) limbo_.push_back(std::move(slot));
-    else if (idle_.size() < keep_) idle_.push_back(std::move(slot));
-    else session_->destroy_slot(std::move(slot));
-}
-
-void SlotHome::forget_idle() {
-    const std::lock_guard lock(mutex_);
-    for (auto& slot : idle_) session_->destroy_slot(std::move(slot));
-    idle_.clear();
 }
 
 }  // namespace teal

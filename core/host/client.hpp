@@ -1,9 +1,7 @@
 // The client's end of a session: memory for calls, submitting, waiting.
 //
-// Theory of operation: a ClientSlot is one block of shared memory that holds a descriptor block and the tensors of
-// one call, plus one completion line. A SlotHome keeps the slots of one signature (model, shapes): loaning one is
-// taking it off a list; when the last holder of a loan is gone the slot goes back, at once if the worker side has let
-// go of it, else (cancelled, expired) as soon as it has. Submitting is one ring entry; waiting is reading one line.
+// Theory of operation: a session makes slots (slot.hpp: the memory and completion line of one call) in its regions;
+// homes (slot_home.hpp) keep them for calls that are alike. Submitting is one ring entry; waiting is reading one line.
 #pragma once
 
 #include <atomic>
@@ -15,55 +13,12 @@
 #include <vector>
 
 #include "host/session.hpp"
+#include "host/slot.hpp"
+#include "host/uses.hpp"
 #include "memory/arena.hpp"
-#include "queue/expectation.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
-
-class ClientSession;
-
-struct TensorPlan {
-    Dtype dtype = Dtype::none;
-    std::uint16_t flags = 0;             // TensorFlags
-    std::vector<std::int64_t> shape;
-    std::uint64_t capacity = 0;          // bytes; 0: exactly what the shape needs
-    std::int32_t in_place = -1;          // output: lies in the memory of this input
-};
-
-struct ClientSlot {
-    std::uint32_t index = 0;             // completion line
-    std::uint32_t generation = 0;        // of the last submit
-    std::uint32_t stamp = 1;             // of the descriptor block
-    std::uint32_t region = 0;
-    std::uint64_t offset = 0;            // of the descriptor block, in the region
-    std::uint64_t block = 0;             // of the allocation
-    std::byte* base = nullptr;           // region base
-    bool submitted = false;              // generation is not known to have been released
-    std::uint64_t submitted_ticks = 0;   // of the last submit
-    std::shared_ptr<Expectation> expected;  // of its home; null: do not spin on a guess
-    std::shared_ptr<Region> memory;      // keeps the pages while anybody looks
-    std::vector<TensorDesc> inputs;      // this side's copy of what is in the block
-    std::vector<TensorDesc> outputs;
-    std::vector<std::int32_t> in_place;  // for each output: the input whose memory it is, or -1
-    CompletionLine* line = nullptr;
-    // Held by every view of an output besides the loan: use_count() == 1 means that nobody looks at them.
-    std::shared_ptr<void> views = std::make_shared<char>();
-    // What its last request waited for: their lines may not be about anything else before it has ended.
-    std::vector<std::shared_ptr<ClientSlot>> awaited;
-    // Slots with outputs of their own on the same inputs, for calls made while the outputs above are looked at.
-    std::vector<std::shared_ptr<ClientSlot>> siblings;
-};
-
-// A block of tensor memory on loan, for tensors that belong to no slot.
-struct Block {
-    std::shared_ptr<ClientSession> session;
-    std::shared_ptr<Region> memory;
-    std::uint32_t region = 0;
-    std::uint64_t offset = 0;
-    std::uint64_t size = 0;
-    ~Block();
-};
 
 class SlotHome;
 
@@ -78,16 +33,19 @@ public:
     std::vector<std::uint32_t> take_empty_regions(std::uint64_t keep_bytes);
 
     std::shared_ptr<Block> allocate(std::uint64_t size, std::uint64_t align);  // null: no room, add a region
-    std::unique_ptr<ClientSlot> make_slot(const std::vector<TensorPlan>& inputs, const std::vector<TensorPlan>& outputs);  // null: no room
+    // Null: no room. With places in the plans: throws invalid_argument, with the tensor's path, unless each lies in a region of this
+    // session, aligned for its dtype, and outputs lie apart. Whoever submits the slot sets its `holds` first (SlotHome::loan does).
+    std::unique_ptr<ClientSlot> make_slot(const std::vector<TensorPlan>& inputs, const std::vector<TensorPlan>& outputs);
     void destroy_slot(std::unique_ptr<ClientSlot> slot);
-    // `slot` itself when its outputs may be overwritten now, else a sibling of it. Null: no room.
+    // `slot` itself when its outputs may be overwritten now, else a sibling of it. Null: no room. Not for slots with places.
     std::shared_ptr<ClientSlot> ready(const std::shared_ptr<ClientSlot>& slot);
 
     // Never given out twice in a session: a worker takes an equal stamp for an unchanged descriptor block.
     std::uint32_t next_stamp() noexcept { return stamp_.fetch_add(1, std::memory_order_relaxed); }
 
-    // Publishes the request. Throws busy when the slot is still out. With `after` it runs once all of these have ended well, and is
-    // cancelled (Reason::dependency) when one ends otherwise; at most max_after of them, and of this session.
+    // Publishes the request. Throws busy when the slot is still out, or a request that is out uses memory at its places. With `after`
+    // it runs once all of these have ended well, and is cancelled (Reason::dependency) when one ends otherwise; at most max_after of
+    // them, and of this session. Their memory may be at its places: they are done with it by then.
     void submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns,
                 std::vector<std::shared_ptr<ClientSlot>> after = {});
     // An event is a completion line without a request: wait(), ended() and `after` take it like any other. It has not come yet;
@@ -108,7 +66,12 @@ public:
     }
     // Ends it from this side; false when it had ended, or is running a kernel that cannot be undone.
     bool cancel(ClientSlot& slot, State to, Reason reason) noexcept;
+    // Has the worker side let go of the slot? quiescent(): and of its siblings, which use its inputs.
+    [[nodiscard]] static bool let_go(const ClientSlot& slot) noexcept;
     [[nodiscard]] static bool quiescent(const ClientSlot& slot) noexcept;
+    // The request's outputs were taken, or there are none: the slot lets go of the memory at its places, unless it is kept or
+    // the worker side may still touch it.
+    static void let_go_of_places(ClientSlot& slot) noexcept;
 
     // Where the calls of a model are counted; stays valid as long as the session.
     ClientStages* stages_of(std::uint32_t model) noexcept;
@@ -138,6 +101,8 @@ private:
     bool wait_out(ClientSlot& slot, std::uint64_t end_ns);
     void nap(ClientSlot& slot, std::uint64_t until_ns) noexcept;
     void check_peer() const;
+    void left(const ClientSlot& slot) noexcept { uses_.forget(slot); }
+    void check_places(const ClientSlot& slot) const;
     bool place(ClientSlot& slot, std::uint64_t total);
     void retire_slot(std::unique_ptr<ClientSlot> slot);  // destroys it as soon as the worker side has let go
     void destroy_retired();
@@ -157,33 +122,10 @@ private:
     std::mutex retired_mutex_;         // guards retired_
     std::vector<std::unique_ptr<ClientSlot>> retired_;  // nobody's slots, not yet released by the worker side
 
+    Uses uses_;
+
     std::mutex ring_mutex_;            // guards producer_: one producer at a time
     RingProducer producer_;
-};
-
-// Loans slots of one signature.
-class SlotHome : public std::enable_shared_from_this<SlotHome> {
-public:
-    // may_spin: the engine leaves a core for a waiter that spins across the expected end of a long call.
-    SlotHome(std::shared_ptr<ClientSession> session, std::vector<TensorPlan> inputs, std::vector<TensorPlan> outputs, std::size_t keep, bool may_spin);
-    ~SlotHome();
-    // A quiescent slot that goes back to this home when the last copy of the pointer is gone. Null: no room.
-    std::shared_ptr<ClientSlot> loan();
-    void forget_idle();  // gives the memory of slots that nobody holds back to the arenas
-    [[nodiscard]] ClientSession& session() noexcept { return *session_; }
-    [[nodiscard]] const std::shared_ptr<ClientSession>& session_pointer() const noexcept { return session_; }
-
-private:
-    void take_back(std::unique_ptr<ClientSlot> slot) noexcept;
-
-    std::shared_ptr<ClientSession> session_;
-    std::vector<TensorPlan> inputs_;
-    std::vector<TensorPlan> outputs_;
-    std::shared_ptr<Expectation> expected_;           // null: waiters do not spin on a guess
-    std::size_t keep_;                                // idle slots beyond this are destroyed
-    std::mutex mutex_;                                // guards the lists
-    std::vector<std::unique_ptr<ClientSlot>> idle_;   // quiescent
-    std::vector<std::unique_ptr<ClientSlot>> limbo_;  // ended for the client, not yet released by the worker side
 };
 
 }  // namespace teal

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cpu/clock.hpp"
-#include "host/client.hpp"
+#include "host/slot_home.hpp"
 #include "host/sweeper.hpp"
 #include "host/worker.hpp"
 #include "kernel/builtin.hpp"
