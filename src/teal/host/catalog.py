@@ -1,10 +1,10 @@
 """The models of a host: names, versions, and how a version comes and goes.
 
-Theory of operation: a name has an index in its pool for as long as the pool lives (handles of clients hold it), and
-versions that come and go. A load seals the model's file first (nobody can change it afterwards), makes it resident in
-every worker, and only then publishes it: new calls go to it from that moment, the version it replaces finishes what it
-has and is dropped. One load or unload of a name at a time. A name that never had a version gives its index back, so
-that loads which fail do not use names up.
+Theory of operation: a name has an index for as long as the host lives (handles of clients hold it), and versions that
+come and go, all in one pool; while it has none it may be loaded into another pool. A load seals the model's file first
+(nobody can change it afterwards), makes it resident in every worker, and only then publishes it: new calls go to it
+from that moment, the version it replaces finishes what it has and is dropped. One load or unload of a name at a time. A
+name that never had a version gives its index back, so that loads which fail do not use names up.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from teal.host import repository as files
 from teal.host import wire
 from teal.host.limits import Limits
 from teal.host.pool import Pool, Version
+from teal.host.settings import DEFAULT_POOL
 from teal.kernel.builtin import BUILTINS
 
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
@@ -32,7 +33,7 @@ _MOST_LEAVING = 4
 
 @dataclass(slots=True, eq=False)
 class Name:
-    """A model name: its versions by number, in the pool it was first loaded into."""
+    """A model name, unique on the host: its versions by number, all in one pool."""
 
     index: int
     pool: str
@@ -57,12 +58,11 @@ class Origin:
 class Catalog:
     """All methods run on the daemon's loop."""
 
-    def __init__(self, pools: Mapping[str, Pool], limits: Limits, repository: Path | None, threads: int | None) -> None:
+    def __init__(self, pools: Mapping[str, Pool], limits: Limits, repository: Path | None) -> None:
         self.names: dict[str, Name] = {}
         self._pools = pools
         self._limits = limits
         self._repository = repository
-        self._threads = threads
         self._loading = 0
         self._free_indices: list[int] = []
         self._next_index = 0
@@ -120,7 +120,7 @@ class Catalog:
         Raises NotFound, InvalidArgument, QuotaExceeded, KernelFailed, PeerDied.
         """
         files.check_name(load.name)
-        pool = self.pool(load.pool)
+        pool = self.pool(self._pool_of(load))
         if load.version is not None and not 1 <= load.version < 1 << 31:
             raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
         if load.threads is not None and not 1 <= load.threads <= 1024:
@@ -162,11 +162,23 @@ class Catalog:
             else:
                 index = self._next_index
                 self._next_index += 1
-            name = self.names[load.name] = Name(index, load.pool)
-            pool.names = max(pool.names, index + 1)
-        if name.pool != load.pool:
-            raise InvalidArgument(f"{load.name!r} is in pool {name.pool!r}; a name stays in its pool", path="$.pool")
+            name = self.names[load.name] = Name(index, pool.name)
+        if name.pool != pool.name:
+            if name.versions or name.waiting > 0:
+                raise InvalidArgument(
+                    f"{load.name!r} is in pool {name.pool!r}, and a name is in one pool at a time; unload it there "
+                    "first, or take another name",
+                    path="$.pool",
+                )
+            name.pool = pool.name  # handles that were made before find nothing loaded in theirs
+        pool.names = max(pool.names, name.index + 1)
         return name
+
+    def _pool_of(self, load: wire.Load) -> str:
+        if load.pool is not None:
+            return load.pool
+        known = self.names.get(load.name)
+        return DEFAULT_POOL if known is None else known.pool
 
     def _forget_unused(self, key: str, name: Name) -> None:
         if name.last == 0 and not name.versions and name.waiting == 0:
@@ -242,7 +254,7 @@ class Catalog:
             load.name,
             origin.kind,
             origin.source,
-            load.threads or self._threads,
+            load.threads or pool.settings.threads,
             load.options,
             file.fd is not None,
         )
@@ -295,8 +307,8 @@ class Catalog:
         """One version, or all of a name; returns when the memory is given back. Raises NotFound."""
         self.version(unload.name, unload.version)
         name = self.names[unload.name]
-        pool = self._pools[name.pool]
         async with name.lock:
+            pool = self._pools[name.pool]
             version = self.version(unload.name, unload.version)  # somebody else may have unloaded it meanwhile
             doomed = [version] if unload.version is not None else list(name.versions.values())
             for one in doomed:

@@ -13,16 +13,17 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
-from teal.host.limits import Limits, spare_descriptors
+from teal.host.limits import spare_descriptors
 from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.session import Session, Spill
+from teal.host.settings import PoolSettings
 
 log = logging.getLogger("teal.host")
 
@@ -58,10 +59,10 @@ class Version:
 class Pool:
     """See the module. ``start`` before use, ``stop`` at the end."""
 
-    def __init__(self, name: str, workers: int, idle_ns: int, cores: Sequence[int], limits: Limits) -> None:
+    def __init__(self, name: str, settings: PoolSettings) -> None:
         self.name = name
-        self.limits = limits
-        self.idle_ns = idle_ns
+        self.settings = settings
+        self.limits = settings.limits
         self.sessions: dict[int, Session] = {}
         self.versions: dict[int, Version] = {}  # by line
         self.restarts = 0
@@ -69,9 +70,7 @@ class Pool:
         self.again = 0  # requests that ran again
         self.stopping = False
         self.hurry = False  # do not drain any longer
-        self._cores = list(cores)
-        self._count = workers
-        self.sweeper = _core.Sweeper(idle_ns)
+        self.sweeper = _core.Sweeper(settings.idle_ns)
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
         self.workers: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +82,7 @@ class Pool:
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
         self.sweeper.start()
-        self.workers = [self._spawn(i) for i in range(self._count)]
+        self.workers = [self._spawn(i) for i in range(self.settings.workers)]
         await asyncio.gather(*(worker.until_ready() for worker in self.workers))
         for worker in self.workers:
             worker.open = True
@@ -91,7 +90,7 @@ class Pool:
 
     def _spawn(self, index: int) -> WorkerProcess:
         worker = WorkerProcess(index, self._reported)
-        worker.start(self.sweeper.pool_fd, self._cores, self._died)
+        worker.start(self.sweeper.pool_fd, self.settings.cores, self._died)
         return worker
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -353,7 +352,7 @@ class Pool:
     def set_idle(self) -> None:
         """Workers spin as long as the most demanding of their models asks for, or the host."""
         self.sweeper.set_idle(
-            max([self.idle_ns, *(v.idle_ns for v in self.versions.values() if v.idle_ns is not None)])
+            max([self.settings.idle_ns, *(v.idle_ns for v in self.versions.values() if v.idle_ns is not None)])
         )
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
@@ -369,6 +368,23 @@ class Pool:
         if version.file_fd is not None:
             os.close(version.file_fd)
         self.sweeper.free_version(version.line)
+
+    def numbers(self) -> dict[str, Any]:
+        """What a look at the pool shows; records.PoolStatistics."""
+        return {
+            "name": self.name,
+            "workers": self.settings.workers,
+            "idle_us": self.settings.idle_ns / 1000,
+            "threads": self.settings.threads,
+            "cores": list(self.settings.cores),
+            "bytes": self.limits.bytes,
+            "in_flight": self.limits.in_flight,
+            "slots": self.limits.slots,
+            "sessions": len(self.sessions),
+            "queued": self.sweeper.queued(),
+            "active": self.sweeper.active(),
+            "restarts": self.restarts,
+        }
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
