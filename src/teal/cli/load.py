@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @click.option("--kernel", metavar="KIND", help="onnx, function or builtin [default: as the source is written]")
 @click.option("--idempotent/--no-idempotent", default=None, help="May run again if a worker dies [default: if pure]")
 @click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
+@click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
+              help="How long it may take.")  # fmt: skip
 @options.host_option
 @options.json_option
 def command(
@@ -33,6 +35,7 @@ def command(
     kernel: str | None,
     idempotent: bool | None,
     engine: tuple[str, ...],
+    timeout: float,
     host: str | None,
     as_json: bool,
 ) -> None:
@@ -61,6 +64,7 @@ def command(
             idempotent=idempotent,
             threads=threads,
             options=settings,
+            timeout=timeout,
         ).info
     if as_json:
         draw.emit(asdict(info))

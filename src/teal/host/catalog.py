@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from teal import _core
-from teal.errors import InvalidArgument, NotFound, QuotaExceeded
+from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceeded
 from teal.host import repository as files
 from teal.host import wire
 from teal.host.limits import Limits
@@ -127,6 +127,8 @@ class Catalog:
             raise InvalidArgument(f"{load.threads}, expected 1 to 1024", path="$.threads")
         if load.idle_ns is not None and not 0 <= load.idle_ns <= 3600 * 10**9:
             raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
+        if not 0 < load.timeout <= 86_400:
+            raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
         if _EXTERNAL_DATA in load.options:
             raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
         loaded = sum(len(n.versions) for n in self.names.values()) + self._loading
@@ -141,10 +143,12 @@ class Catalog:
             name.waiting += 1
             self._loading += 1
             try:
-                async with name.lock:
-                    while len(name.leaving) >= _MOST_LEAVING:  # loaded faster than memory comes back
-                        await asyncio.wait(name.leaving, return_when=asyncio.FIRST_COMPLETED)
-                    return await self._load_version(pool, name, load, origin)
+                until = asyncio.get_running_loop().time() + load.timeout
+                await self._turn(name, load, until)
+                try:
+                    return await self._load_version(pool, name, load, origin, until)
+                finally:
+                    name.lock.release()
             finally:
                 self._loading -= 1
                 name.waiting -= 1
@@ -152,6 +156,22 @@ class Catalog:
         finally:
             if origin.fd is not None:
                 os.close(origin.fd)
+
+    async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
+        """Takes the name's lock. Raises DeadlineExceeded."""
+        try:
+            async with asyncio.timeout_at(until):
+                await name.lock.acquire()
+                try:
+                    while len(name.leaving) >= _MOST_LEAVING:  # loaded faster than memory comes back
+                        await asyncio.wait(name.leaving, return_when=asyncio.FIRST_COMPLETED)
+                except BaseException:
+                    name.lock.release()
+                    raise
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{load.name!r} was not loaded within {load.timeout:g} s: another load or unload of it is under way"
+            ) from None
 
     def _name(self, load: wire.Load, pool: Pool) -> Name:
         name = self.names.get(load.name)
@@ -220,7 +240,9 @@ class Catalog:
         source = load.source if owner else os.path.basename(load.source)
         return Origin(source, kind, datagram.take_fd(), load.version)
 
-    async def _load_version(self, pool: Pool, name: Name, load: wire.Load, origin: Origin) -> dict[str, Any]:
+    async def _load_version(
+        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, until: float
+    ) -> dict[str, Any]:
         number = name.last + 1 if origin.version is None else origin.version
         if number in name.versions:
             raise InvalidArgument(
@@ -229,7 +251,7 @@ class Catalog:
             )
         file = await self._sealed(load.name, origin.fd)
         try:
-            version = await self._resident(pool, name, load, origin, number, file)
+            version = await self._resident(pool, name, load, origin, number, file, until)
         except BaseException:
             if file.fd is not None:
                 os.close(file.fd)
@@ -244,7 +266,7 @@ class Catalog:
         return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
 
     async def _resident(
-        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, number: int, file: files.Sealed
+        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, number: int, file: files.Sealed, until: float
     ) -> Version:
         flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
         line = pool.sweeper.open_version(name.index, number, flags, 0)
@@ -259,11 +281,14 @@ class Catalog:
             file.fd is not None,
         )
         try:
-            loaded = await pool.load_everywhere(order, file.fd)
+            loaded = await pool.residence.load(order, file.fd, load.timeout, until)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
             pool.sweeper.set_version_flags(line, flags)
+        except DeadlineExceeded:
+            pool.spawn_task(pool.undo_load(order))  # which takes until the worker that sits in it is gone
+            raise
         except BaseException:
             await pool.undo_load(order)
             raise

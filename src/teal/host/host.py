@@ -176,6 +176,7 @@ class Host:
         threads: int | None = None,
         idle: str | float | None = None,
         pool: str | None = None,
+        timeout: float = wire.LOAD_TIMEOUT,
         options: dict[str, str] | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
@@ -189,13 +190,17 @@ class Host:
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,
         and in one pool at a time. options: session options of the engine by name.
+        timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
+        finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
-        killed the worker).
+        killed the worker), DeadlineExceeded (timeout).
         """
         files.check_name(name)
         source = None if source is None else os.fspath(source)
         idle_ns = None if idle is None else nanoseconds(idle, "$.idle")
-        message = wire.Load(name, source, kernel, version, pool, idempotent, threads, idle_ns, options=options or {})
+        message = wire.Load(
+            name, source, kernel, version, pool, idempotent, threads, idle_ns, timeout=timeout, options=options or {}
+        )
         fds: tuple[int, ...] = ()
         if source is not None and (kernel or files.kernel_kind(source)) == "onnx":
             message.source = os.path.abspath(source) if os.path.exists(source) else source

@@ -23,6 +23,7 @@ from teal.errors import InvalidArgument, TealError, from_core
 PROTOCOL = 2
 MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
 MAX_FDS = 4
+LOAD_TIMEOUT = 120.0  # seconds a load may take unless its caller says otherwise
 _MAX_TEXT = 16_000  # characters of an error: it must fit its datagram whatever it quotes
 
 
@@ -78,6 +79,7 @@ class Load(Message, tag="load"):
     threads: int | None = None
     idle_ns: int | None = None
     has_file: bool = False  # the model file's descriptor comes with the message
+    timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
 
 
