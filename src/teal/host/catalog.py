@@ -45,6 +45,14 @@ class Name:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks. owner: the host's own user, or root, who may do anything."""
+
+    uid: int
+    owner: bool
+
+
 @dataclass(slots=True)
 class Origin:
     """Where a version comes from; ``fd`` is its file, ours to close."""
@@ -103,6 +111,7 @@ class Catalog:
             "bytes": version.nbytes,
             "digest": version.digest,
             "seconds": version.seconds,
+            "uid": version.uid,
             "threads": _threads_of(version),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
@@ -114,8 +123,8 @@ class Catalog:
 
     # ---- loading -------------------------------------------------------------------------------------------------
 
-    async def load(self, load: wire.Load, datagram: wire.Datagram, *, owner: bool) -> dict[str, Any]:
-        """Makes a version resident and current. ``owner``: the host's own user asks, who may run any code.
+    async def load(self, load: wire.Load, datagram: wire.Datagram, user: User) -> dict[str, Any]:
+        """Makes a version resident and current.
 
         Raises NotFound, InvalidArgument, QuotaExceeded, KernelFailed, PeerDied.
         """
@@ -137,7 +146,7 @@ class Catalog:
                 f"{loaded} model versions are loaded or being loaded, and this host takes {self._limits.models} "
                 "(Limits.models); unload some"
             )
-        origin = self._origin(load, datagram, owner)
+        origin = self._origin(load, datagram, user.owner)
         try:
             name = self._name(load, pool)
             name.waiting += 1
@@ -146,7 +155,7 @@ class Catalog:
                 until = asyncio.get_running_loop().time() + load.timeout
                 await self._turn(name, load, until)
                 try:
-                    return await self._load_version(pool, name, load, origin, until)
+                    return await self._load_version(pool, name, load, origin, user, until)
                 finally:
                     name.lock.release()
             finally:
@@ -241,7 +250,7 @@ class Catalog:
         return Origin(source, kind, datagram.take_fd(), load.version)
 
     async def _load_version(
-        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, until: float
+        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, user: User, until: float
     ) -> dict[str, Any]:
         number = name.last + 1 if origin.version is None else origin.version
         if number in name.versions:
@@ -249,15 +258,25 @@ class Catalog:
                 f"version {number} of {load.name!r} is loaded; unload it first, or load without a version",
                 path="$.version",
             )
+        self._check_may_change(load.name, list(name.versions.values()), user)
         file = await self._sealed(load.name, origin.fd)
         try:
-            version = await self._resident(pool, name, load, origin, number, file, until)
+            version = await self._resident(pool, name, load, origin, user, number, file, until)
         except BaseException:
             if file.fd is not None:
                 os.close(file.fd)
             raise
         self._publish(pool, name, version)
         return self.describe(load.name, version)
+
+    def _check_may_change(self, name: str, versions: list[Version], user: User) -> None:
+        """Raises InvalidArgument when one of these is somebody else's."""
+        for version in versions:
+            if not user.owner and version.uid != user.uid:
+                raise InvalidArgument(
+                    f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
+                    "unload it"
+                )
 
     async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
         if fd is None:
@@ -266,7 +285,15 @@ class Catalog:
         return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
 
     async def _resident(
-        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, number: int, file: files.Sealed, until: float
+        self,
+        pool: Pool,
+        name: Name,
+        load: wire.Load,
+        origin: Origin,
+        user: User,
+        number: int,
+        file: files.Sealed,
+        until: float,
     ) -> Version:
         flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
         line = pool.sweeper.open_version(name.index, number, flags, 0)
@@ -307,6 +334,7 @@ class Catalog:
             idempotent=idempotent,
             pinned=origin.version is not None,
             seconds=loaded.seconds,
+            uid=user.uid,
             idle_ns=load.idle_ns,
         )
 
@@ -328,7 +356,7 @@ class Catalog:
 
     # ---- unloading -----------------------------------------------------------------------------------------------
 
-    async def unload(self, unload: wire.Unload) -> None:
+    async def unload(self, unload: wire.Unload, user: User) -> None:
         """One version, or all of a name; returns when the memory is given back. Raises NotFound."""
         self.version(unload.name, unload.version)
         name = self.names[unload.name]
@@ -336,6 +364,7 @@ class Catalog:
             pool = self._pools[name.pool]
             version = self.version(unload.name, unload.version)  # somebody else may have unloaded it meanwhile
             doomed = [version] if unload.version is not None else list(name.versions.values())
+            self._check_may_change(unload.name, doomed, user)
             for one in doomed:
                 name.versions.pop(one.number, None)
                 if name.current == one.number:

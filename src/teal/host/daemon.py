@@ -3,8 +3,8 @@
 Theory of operation: one asyncio loop. Clients come in through the listener (listener.py), which hands their messages to
 ``_obey`` one by one; models are the catalog's (catalog.py), workers and sessions the pool's (pool.py). When a
 connection ends, for whatever reason, its sessions are closed: waiting requests are cancelled, memory is freed once
-every worker has let go. Users whom the owner let in may call and load models; only the owner (or root) may stop the
-host, or load function kernels, which run any code as the owner.
+every worker has let go. Users whom the owner let in may call and load models, and replace and unload
+what they loaded; only the owner (or root) may stop the host, or load function kernels, which run any code as the owner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from teal import _core
 from teal._version import __version__
 from teal.errors import InvalidArgument, NotFound, VersionMismatch
 from teal.host import callers, records, wire
-from teal.host.catalog import Catalog
+from teal.host.catalog import Catalog, User
 from teal.host.limits import Limits
 from teal.host.listener import Answer, Client, Listener
 from teal.host.pool import Pool
@@ -92,9 +92,9 @@ class Daemon:
                 await pool.free_region(session, region)
                 return None, ()
             case wire.Load():
-                return await self.catalog.load(body, datagram, owner=client.owner), ()
+                return await self.catalog.load(body, datagram, User(client.uid, client.owner)), ()
             case wire.Unload():
-                await self.catalog.unload(body)
+                await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
             case wire.Lookup(name, number):
                 return self.catalog.describe(name, self.catalog.version(name, number)), ()

@@ -562,6 +562,7 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "bytes",
         "digest",
         "seconds",
+        "uid",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

@@ -51,6 +51,7 @@ class Version:
     idempotent: bool
     pinned: bool
     seconds: float
+    uid: int  # who loaded it
     idle_ns: int | None = None
 
 

@@ -74,7 +74,8 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it."""
+    """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
+    uid: user who loaded it."""
 
     name: str
     version: int
@@ -88,6 +89,7 @@ class ModelInfo:
     bytes: int
     digest: str
     seconds: float
+    uid: int
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
