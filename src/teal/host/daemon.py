@@ -22,7 +22,7 @@ from teal._version import __version__
 from teal.errors import InvalidArgument, NotFound, VersionMismatch
 from teal.host import callers, records, wire
 from teal.host.catalog import Catalog, User
-from teal.host.limits import Limits
+from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
 from teal.host.pool import Pool
 from teal.host.session import Session
@@ -47,6 +47,7 @@ class Daemon:
         self.limits = limits
         self.started = time.monotonic()
         self.stopped = asyncio.Event()
+        self.descriptors = 0  # that this process may have open
         self.pools = {name: Pool(name, settings) for name, settings in pools.items()}
         self.catalog = Catalog(self.pools, limits, repository)
         self.listener = Listener(address, {os.getuid(), *allowed_uids}, limits, self._obey, self._gone)
@@ -54,6 +55,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Listens first (so that a second host of the same name fails early), then starts the workers."""
+        self.descriptors = raise_descriptors()
         self.listener.open()
         try:
             await asyncio.gather(*(pool.start() for pool in self.pools.values()))
@@ -173,6 +175,7 @@ class Daemon:
             "pid": os.getpid(),
             "address": self.address,
             "version": __version__,
+            "descriptors": self.descriptors,
             "uptime_s": time.monotonic() - self.started,
             "workers": workers,
             "restarts": sum(pool.restarts for pool in pools),

@@ -105,6 +105,7 @@ class Host:
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
     idle, threads, cores, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
     workers, memory and sessions of its own.
+    It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
 
@@ -279,6 +280,7 @@ class Host:
             "address",
             "version",
             "uptime_s",
+            "descriptors",
             "restarts",
             "failed_with_worker",
             "run_again",

@@ -162,12 +162,14 @@ class ClientStatistics:
 
 @dataclass(frozen=True, slots=True)
 class HostStatistics:
-    """The whole host. failed_with_worker, run_again: requests that a worker's death ended, or that ran again."""
+    """The whole host. failed_with_worker, run_again: requests that a worker's death ended, or that ran again.
+    descriptors: files, sockets and regions that its process may have open."""
 
     pid: int
     address: str
     version: str
     uptime_s: float
+    descriptors: int
     pools: tuple[PoolStatistics, ...]
     workers: tuple[WorkerStatistics, ...]
     restarts: int
