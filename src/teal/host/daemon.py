@@ -19,7 +19,7 @@ from typing import Any
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import InvalidArgument, NotFound, VersionMismatch
+from teal.errors import InvalidArgument, NotFound, PeerDied, VersionMismatch
 from teal.host import callers, records, wire
 from teal.host.catalog import Catalog, User
 from teal.host.limits import Limits, raise_descriptors
@@ -78,6 +78,8 @@ class Daemon:
     # ---- what clients ask ----------------------------------------------------------------------------------------
 
     async def _obey(self, client: Client, body: wire.ClientMessage, datagram: wire.Datagram) -> Answer:
+        if self._stopping and isinstance(body, wire.OpenSession | wire.Load):
+            raise PeerDied("host", "it is stopping, and takes no more work")
         match body:
             case wire.Hello():
                 return self._greet(client, body), ()
@@ -199,7 +201,8 @@ class Daemon:
     async def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Stops taking requests, lets submitted ones finish (drain), ends the workers, then hangs up on everybody.
 
-        Called again without ``drain`` while it waits: it waits no longer.
+        Called again without ``drain`` while it waits: it waits no longer. Until then it listens, so that whoever comes
+        may say so.
         """
         if self._stopping:
             for pool in self.pools.values():
@@ -207,7 +210,7 @@ class Daemon:
             await self.stopped.wait()
             return
         self._stopping = True
-        self.listener.close()
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        self.listener.close()
         self.listener.hang_up_on_all()
         self.stopped.set()

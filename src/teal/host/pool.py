@@ -116,13 +116,13 @@ class Pool:
         words, detail = how_it_ended(status)
         failed = again = 0
         try:
-            failed, again = self.sweeper.bury_worker(worker.index, detail)
+            failed, again = self.sweeper.bury_worker(worker.index, detail, self.stopping)
         except TealError as error:
             log.error("pool %s: burying worker %d: %s", self.name, worker.index, error)
+        if self.stopping:  # we ended it, and what it ran was cancelled
+            return
         self.failed += failed
         self.again += again
-        if self.stopping or worker.stopping:
-            return
         self.restarts += 1
         self._deaths = self._deaths + 1 if not worker.open else 0
         log.warning("worker %d (process %d) of pool %s ended: %s; %d requests failed, %d run again; replacing it",
