@@ -105,14 +105,15 @@ void bind_host(nb::module_& m) {
         .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
         .def("client_stages", &client_stages, nb::arg("session"), nb::sig("def client_stages(self, session: int) -> dict[int, dict[str, typing.Any]]"),
              "By index of the model (-1: all that found no room of their own): requests, copies_in, bytes_in, and the buckets of copy, wake, total.")
-        .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail) {
+        .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail, bool stopping) {
             Sweeper::Buried buried{};
             {
                 const nb::gil_scoped_release release;
-                buried = s.bury_worker(worker, detail);
+                buried = s.bury_worker(worker, detail, stopping);
             }
             return nb::make_tuple(buried.failed, buried.again);
-        }, nb::arg("worker"), nb::arg("detail"), nb::sig("def bury_worker(self, worker: int, detail: int) -> tuple[int, int]"))
+        }, nb::arg("worker"), nb::arg("detail"), nb::arg("stopping") = false,
+             nb::sig("def bury_worker(self, worker: int, detail: int, stopping: bool = False) -> tuple[int, int]"))
         .def("end_handed_over", [](Sweeper& s, std::uint32_t record, std::uint32_t generation, std::uint32_t spill) {
             s.end_handed_over(record, generation, spill != 0, spill, spill != 0 ? Reason::none : Reason::quota);
         }, nb::arg("record"), nb::arg("generation"), nb::arg("spill"), released())

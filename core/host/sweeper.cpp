@@ -316,7 +316,9 @@ const ClientStages* Sweeper::client_stages(std::uint32_t session) {
     return session < max_sessions && maps_[session] != nullptr ? maps_[session]->stages() : nullptr;
 }
 
-Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail) {
+Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail, bool stopping) {
+    const State end = stopping ? State::cancelled : State::failed;
+    const Reason reason = stopping ? Reason::host_stopping : Reason::worker_died;
     const std::lock_guard lock(mutex_);
     enter();
     PoolMemory& memory = pool_->memory();
@@ -331,13 +333,13 @@ Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail)
         const bool wanted = map != nullptr && map->epoch == record.epoch &&
                             static_cast<SessionState>(memory.sessions[record.session].state.load(std::memory_order_relaxed)) == SessionState::open &&
                             !is_past(map->lines()[record.entry.slot].word.load(std::memory_order_acquire), record.entry.generation);
-        if (state == State::running && idempotent && wanted && record.attempts < 3) {
+        if (!stopping && state == State::running && idempotent && wanted && record.attempts < 3) {
             pool_->requeue(i);
             ++buried.again;
             continue;
         }
-        if (pool_->end_record(i, State::failed)) {
-            if (end_running(i, State::failed, Reason::worker_died, detail, true)) ++buried.failed;
+        if (pool_->end_record(i, end)) {
+            if (end_running(i, end, reason, detail, true)) ++buried.failed;
         } else if (map != nullptr && map->epoch == record.epoch) {
             // Ended already (expired, or finished and died before giving it back): only the slot is left to release.
             release_slot(map->lines()[record.entry.slot], record.entry.generation);

@@ -54,7 +54,8 @@ public:
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.
     struct Buried { std::uint32_t failed; std::uint32_t again; };
-    Buried bury_worker(std::uint32_t worker, std::uint32_t detail);
+    // stopping: the host ended it, and nothing runs again: its requests are cancelled for that reason.
+    Buried bury_worker(std::uint32_t worker, std::uint32_t detail, bool stopping = false);
 
     // Ends a request that a worker handed over (its output lies in spill `id`), or that failed to spill.
     void end_handed_over(std::uint32_t record, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason);

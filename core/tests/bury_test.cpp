@@ -48,6 +48,22 @@ void test_bury() {
     CHECK_EQ(scene.memory.versions[1].requests.load(), 2);  // both ended for their client
 }
 
+// The host ended the worker: nothing runs again, and that is what the clients are told.
+void test_bury_stopping() {
+    HandPool scene;
+    scene.submit(plain_model);
+    scene.submit(again_model);
+    for (int i = 0; i < 2; ++i) CHECK(scene.pick(5) != nobody);
+    CHECK_EQ(scene.sweeper.bury_worker(5, 9, true).again, 0);
+    for (const auto& slot : scene.slots) {
+        CHECK_EQ(state_of(*slot), State::cancelled);
+        CHECK_EQ(reason_of(*slot), Reason::host_stopping);
+        CHECK(teal::ClientSession::quiescent(*slot));
+    }
+    scene.check_consistent();
+    scene.finish();
+}
+
 // A request that kills whoever runs it is given up after the third.
 void test_bury_gives_up() {
     HandPool scene;
@@ -195,6 +211,7 @@ void test_random_deaths(std::uint32_t seed) {
 int main() {
     test_bury();
     test_bury_gives_up();
+    test_bury_stopping();
     test_bury_ended_by_others();
     test_bury_handed_over();
     test_random_deaths(1);

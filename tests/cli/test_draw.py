@@ -70,8 +70,9 @@ def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes:
         "failed_with_worker": 0, "run_again": 0,
         "workers": [{"pid": 2, "pool": "default", "state": "idle", "requests": requests, "sleeps": requests}],
         "clients": [],
+        "pools": [],
         "models": [{"name": "m", "version": 1, "line": 0, "current": True, "pool": "default", "kernel": "onnx"}],
-        "versions": {"0": {"requests": requests, "stages": stages, **dict.fromkeys(counters, 0)}},
+        "versions": {"default/0": {"requests": requests, "stages": stages, **dict.fromkeys(counters, 0)}},
         **changes,
     }  # fmt: skip
 

@@ -28,7 +28,7 @@ def unused_name() -> str:
 
 
 class CrashHost:
-    """Started at once, with what Daemon takes: name, workers, limits, repository, allowed_uids, idle.
+    """Started at once, with what Daemon takes: name, workers, limits, repository, allowed_uids, idle, pools.
 
     ``environment``: for it and its workers. ``address``: listen there instead of at the name's own address.
     """
@@ -103,17 +103,20 @@ async def serve(options: dict[str, Any], ready: Any = None) -> None:
     """Serves until SIGTERM. ``ready()`` is called once it can take connections."""
     from teal.host.daemon import Daemon
     from teal.host.limits import Limits
+    from teal.host.settings import daemon_arguments
 
-    daemon = Daemon(
+    arguments = daemon_arguments(
         options["address"],
         workers=options.get("workers", 1),
-        idle_ns=options.get("idle_ns", 50_000),
+        idle=options.get("idle_ns", 50_000) / 1e9,
         threads=1,
-        cores=[],
+        cores=None,
         limits=Limits(**options.get("limits", {})),
-        repository=Path(options["repository"]) if "repository" in options else None,
+        repository=options.get("repository"),
+        pools=options.get("pools"),
         allowed_uids=options.get("allowed_uids", ()),
     )
+    daemon = Daemon(**arguments)
     await daemon.start()
     loop = asyncio.get_running_loop()
     tasks = set()

@@ -177,7 +177,7 @@ def test_descriptors_of_the_host(hosts: Callable[..., CrashHost], model_file: Pa
         held: list[Any] = []
         error = until_full(lambda: held.append(attached.empty((1 << 20,), "uint8")))
         assert "of the 64 that the host's process may have open" in str(error)
-        assert "ulimit -n" in str(error)
+        assert "ulimit -Hn" in str(error)
         with teal.connect(host.address) as other:
             other.load("affine", model_file)
             assert float(other.model("affine")(np.array([3.0]))[0].numpy()[0]) == 7

@@ -97,6 +97,29 @@ def test_stranger_who_was_let_in(
 
 
 @as_root
+def test_stranger_may_change_only_what_he_loaded(
+    hosts: Callable[..., CrashHost], as_user: Callable[..., list[Outcome]]
+) -> None:
+    host = hosts(allowed_uids=[STRANGER, STRANGER + 1])
+    with teal.connect(host.address) as attached:
+        assert attached.load("identity", "builtin:identity").info.uid == os.getuid()
+        told = as_user(STRANGER, host.address, ["attach", "reload", "pin", "unload", "force", "call"])
+        refused = (
+            f"'identity' was loaded by user {os.getuid()}; only that user and the host's owner may replace or unload it"
+        )
+        assert told[1:] == [("InvalidArgument", refused)] * 4 + [("", 3.0)]
+        told = as_user(STRANGER, host.address, ["attach", "load", "load again", "unload theirs", "load"])
+        assert told[1:] == [("", "theirs"), ("", 2), ("", None), ("", "theirs")]
+        told = as_user(STRANGER + 1, host.address, ["attach", "unload theirs", "load"])
+        assert [kind for kind, _ in told[1:]] == ["InvalidArgument"] * 2
+        assert {(info.name, info.uid) for info in attached.models()} == {
+            ("identity", os.getuid()), ("theirs", STRANGER),
+        }  # fmt: skip
+        attached.load("theirs", "builtin:sum")
+        attached.unload("theirs")  # the owner may
+
+
+@as_root
 def test_stranger_does_not_read_with_the_owners_eyes(
     hosts: Callable[..., CrashHost], as_user: Callable[..., list[Outcome]], tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_guide_is_short_and_lines_fit() -> None:
-    assert len((ROOT / "docs" / "guide.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "docs" / "guide.md").read_text().splitlines()) <= 165
     for name in ("guide.md", "promises.md", "features.md", "errors.md"):
         for number, line in enumerate((ROOT / "docs" / name).read_text().splitlines(), 1):
             assert len(line) <= 140 or line.startswith("### "), f"{name}:{number} has {len(line)} characters"

@@ -28,7 +28,8 @@ CGROUP = {
 GOOD = {
     **CGROUP,
     "proc/self/status": "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000\nSeccomp:\t0\nCpus_allowed_list:\t0-1\n",
-    "proc/self/limits": "Max locked memory         unlimited            unlimited            bytes\n",
+    "proc/self/limits": "Max locked memory         unlimited            unlimited            bytes\n"
+    "Max open files            1024                 524288               files\n",
     "proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable: 15000000 kB\nCommitLimit: 8000 kB\nCommitted_AS: 5952 kB\n",
     "proc/sys/vm/overcommit_memory": "0\n",
     "proc/sys/kernel/osrelease": "6.12.0-test\n",
@@ -105,6 +106,7 @@ FILE_CHECKS = (
     doctor.check_smt,
     doctor.check_thp,
     doctor.check_memlock,
+    doctor.check_descriptors,
     doctor.check_memory,
     doctor.check_overcommit,
     doctor.check_ptrace,
@@ -263,6 +265,21 @@ def test_memlock(tmp_path: Path) -> None:
     caution(doctor.check_memlock(root), "8 MiB", "sudo prlimit --pid $$ --memlock=unlimited:unlimited")
     make(root, {"proc/self/status": status(CapEff="4000"), "proc/self/limits": GOOD["proc/self/limits"]})
     assert doctor.check_memlock(root).status is Status.PASS
+
+
+def test_descriptors(tmp_path: Path) -> None:
+    root = make(
+        tmp_path, {"proc/self/limits": "Max open files            1024                 2048               files\n"}
+    )
+    caution(
+        doctor.check_descriptors(root),
+        "1024 may be open, 2048 once a host has raised it",
+        "sudo prlimit --pid $$ --nofile=65536:65536",
+    )
+    make(root, {"proc/self/limits": "Max open files            1024                 524288               files\n"})
+    assert doctor.check_descriptors(root).status is Status.PASS
+    make(root, {"proc/self/limits": "Max open files            unlimited            unlimited            files\n"})
+    assert doctor.check_descriptors(root).found == "inf may be open"
 
 
 def test_memory(tmp_path: Path) -> None:

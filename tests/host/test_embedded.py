@@ -99,7 +99,7 @@ def test_a_name_that_is_taken(host: teal.Host) -> None:
         ({"cores": [-1]}, teal.InvalidArgument, r"\$\.cores"),
         ({"repository": "/nowhere/at/all"}, teal.InvalidArgument, r"\$\.repository: /nowhere/at/all: not a folder"),
         ({"unknown": 1}, TypeError, "unknown"),
-        ({"workers": "two"}, TypeError, "'<=' not supported"),
+        ({"workers": "two"}, teal.InvalidArgument, r"\$\.workers: 'two' is of type str, expected a whole number"),
     ],
     ids=lambda value: str(value)[:30],
 )

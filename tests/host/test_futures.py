@@ -336,8 +336,7 @@ def test_close_without_waiting(own: teal.Host, gate: Path) -> None:
         pass
     waiting = [pure.submit(str(gate), 1), model.submit(str(gate))]
     own.close(drain=False)
-    assert isinstance(running.exception(), (teal.Cancelled, teal.PeerDied))  # its worker was ended under it
-    for future in waiting:
+    for future in (running, *waiting):  # the one that ran, too: its worker was ended by the host
         with pytest.raises(teal.Cancelled) as caught:
             future.result()
         assert (caught.value.source, caught.value.reason) == ("host", "the host is stopping")

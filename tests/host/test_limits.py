@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,20 @@ def test_spilled_outputs_count(small: teal.Host) -> None:
         model(3 * MIB)
     assert model(MIB // 4)["big"].size == MIB // 4
     small.unload("sized")
+
+
+def test_descriptors_are_raised_to_what_the_host_may_have() -> None:
+    program = (
+        "import resource, teal\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "with teal.Host() as host:\n"
+        "    assert host.statistics().descriptors == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
+        "    worker = host.statistics().workers[0].pid\n"
+        "    assert resource.prlimit(worker, resource.RLIMIT_NOFILE) == (hard, hard)\n"
+        "    tensors = [host.empty((1 << 18,), 'uint8') for _ in range(200)]\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_each_client_has_its_own(small: teal.Host, identity: teal.Model) -> None:

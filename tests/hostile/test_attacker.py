@@ -35,7 +35,7 @@ def test_what_is_wrong_is_said(hosts: Callable[..., CrashHost]) -> None:
         with pytest.raises(RuntimeError, match="InvalidArgument: the first message must be hello"):
             attacker.ask("list_models")
         attacker.enter()
-        with pytest.raises(RuntimeError, match="NotFound: session 77: not one of this connection"):
+        with pytest.raises(RuntimeError, match="NotFound: session 77 with pool 'default': not one of this connection"):
             attacker.ask("make_region", session=77, nbytes=4096)
         with pytest.raises(RuntimeError, match=r"message not understood: .*at `\$.body.nbytes`"):
             attacker.ask("make_region", session=0, nbytes="many")

@@ -206,11 +206,13 @@ def _timed(
 
 def _stages(host: Host, model: Model) -> dict[Any, Any]:
     """Raw histograms: queue and run of every version of the name by line, wake and total of its callers."""
+    from teal.host.records import place
+
     raw = host._raw_statistics()
-    seen = raw["callers"].get(str(model._index), {})
+    seen = raw["callers"].get(place(model.info.pool, model._index), {})
     found: dict[Any, Any] = {(stage, None): seen.get(stage, ()) for stage in ("wake", "total")}
     for m in raw["models"]:
-        if m["name"] == model.name and (numbers := raw["versions"].get(str(m["line"]))) is not None:
+        if m["name"] == model.name and (numbers := raw["versions"].get(place(m["pool"], m["line"]))) is not None:
             found.update({(stage, m["version"]): numbers["stages"][stage] for stage in ("queue", "run")})
     return found
 

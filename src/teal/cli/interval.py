@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from teal.host.records import Histogram
+from teal.host.records import Histogram, place
 
 Raw = Mapping[str, Any]  # Host._raw_statistics(), or a part of it
 
@@ -82,6 +82,7 @@ class Interval:
     restarts: int
     failed_with_worker: int
     run_again: int
+    pools: tuple[Raw, ...]
     workers: tuple[Worker, ...]
     models: tuple[Version, ...]
     clients: tuple[Client, ...]
@@ -98,6 +99,7 @@ def between(before: Raw | None, after: Raw) -> Interval:
         **{name: after[name] for name in same},
         interval_s=elapsed,
         since_start=before is None,
+        pools=tuple(after["pools"]),
         workers=_workers(before, after, elapsed),
         models=_versions(before, after, elapsed),
         clients=_clients(before, after, elapsed),
@@ -127,10 +129,10 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
     earlier = {}
     if before is not None:
         for m in before["models"]:
-            earlier[_version_key(m)] = before["versions"].get(str(m["line"]))
+            earlier[_version_key(m)] = before["versions"].get(place(m["pool"], m["line"]))
     made = []
     for m in sorted(after["models"], key=lambda m: (m["name"], m["version"])):
-        numbers = after["versions"].get(str(m["line"]))
+        numbers = after["versions"].get(place(m["pool"], m["line"]))
         if numbers is None:
             continue
         old = _earlier(earlier.get(_version_key(m)), numbers)

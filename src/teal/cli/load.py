@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.argument("source", required=False)
 @click.option("--version", type=int, metavar="N", help="Pin this number beside the others [default: replace]")
+@click.option("--pool", metavar="NAME", help="Pool whose workers run it [default: where the name is, or default]")
 @click.option("--threads", type=int, metavar="N", help="Threads of the engine [default: the host's]")
 @click.option("--kernel", metavar="KIND", help="onnx, function or builtin [default: as the source is written]")
 @click.option("--idempotent/--no-idempotent", default=None, help="May run again if a worker dies [default: if pure]")
 @click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
+@click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
+              help="How long it may take.")  # fmt: skip
 @options.host_option
 @options.json_option
 def command(
     name: str,
     source: str | None,
     version: int | None,
+    pool: str | None,
     threads: int | None,
     kernel: str | None,
     idempotent: bool | None,
     engine: tuple[str, ...],
+    timeout: float,
     host: str | None,
     as_json: bool,
 ) -> None:
@@ -43,7 +48,7 @@ def command(
     Examples:
       teal load minilm model.onnx
       teal load minilm model.onnx --threads 1 --option session.intra_op.allow_spinning=0
-      teal load echo builtin:identity --json
+      teal load echo builtin:identity --pool fast --json
     """
     settings = options.pairs(engine, "--option")
     with (
@@ -51,7 +56,15 @@ def command(
         draw.progress(f"loading {draw.printable(name)[:80]}", silent=as_json),
     ):
         info = reached.load(
-            name, source, version=version, kernel=kernel, idempotent=idempotent, threads=threads, options=settings
+            name,
+            source,
+            version=version,
+            pool=pool,
+            kernel=kernel,
+            idempotent=idempotent,
+            threads=threads,
+            options=settings,
+            timeout=timeout,
         ).info
     if as_json:
         draw.emit(asdict(info))
@@ -62,8 +75,9 @@ def command(
 def _draw(info: ModelInfo) -> None:
     console = draw.console()
     kind = info.kernel if info.kernel == "onnx" else draw.printable(f"{info.kernel} {info.source}")
+    where = "" if info.pool == "default" else f", pool {info.pool}"
     weight = f", {draw.size(info.bytes)}" if info.bytes else ""
-    console.print(f"{info.name} version {info.version}: {kind}{weight}, loaded in {draw.lasted(info.seconds)}")
+    console.print(f"{info.name} version {info.version}: {kind}{weight}{where}, loaded in {draw.lasted(info.seconds)}")
     for word, specs in (("in", info.inputs), ("out", info.outputs)):
         for spec in specs:
             console.print(f"  {word:3}  {draw.tensor(spec)}")

@@ -57,10 +57,18 @@ def nbytes(context: click.Context, parameter: click.Parameter, value: str | None
     """Callback of options that take a size such as 512M or 4GiB (powers of 1024)."""
     if value is None:
         return None
-    match = _SIZE.fullmatch(value)
-    if match is None or (size := int(float(match[1]) * (1 << _UNITS[match[2].upper()]))) < 1:
-        raise click.BadParameter(f"{value!r}, expected a size such as 4096, 512M or 4G", context, parameter)
-    return size
+    try:
+        return size(value)
+    except click.BadParameter as error:
+        raise click.BadParameter(error.message, context, parameter) from None
+
+
+def size(text: str, hint: str | None = None) -> int:
+    """Bytes of a size such as 512M or 4GiB. ``hint`` names the option in errors. Raises click.BadParameter."""
+    match = _SIZE.fullmatch(text)
+    if match is None or (count := int(float(match[1]) * (1 << _UNITS[match[2].upper()]))) < 1:
+        raise click.BadParameter(f"{text!r}, expected a size such as 4096, 512M or 4G", param_hint=hint)
+    return count
 
 
 def pairs(values: tuple[str, ...], what: str) -> dict[str, str]:

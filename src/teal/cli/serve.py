@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import pwd
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from teal.cli import draw, options
+from teal.cli import pools as typed
 from teal.errors import TealError
 
 if TYPE_CHECKING:
@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("teal.serve")
 
-_CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
-
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What was asked for. models: (name, source or None for the repository)."""
+    """What was asked for. models: (name, source or None for the repository, pool or None)."""
 
     daemon: dict[str, Any]  # arguments of Daemon
-    models: list[tuple[str, str | None]]
+    models: list[tuple[str, str | None, str | None]]
     drain_s: float
     ready: Callable[[Daemon], None]  # says so
 
@@ -50,8 +48,11 @@ class _Order:
 @click.option("--idle", default="200us", show_default=True, metavar="TIME", help="Longest spinning before sleeping.")
 @click.option("--threads", type=int, metavar="N", help="Threads of engines, per model [default: all usable cores]")
 @click.option("--cores", metavar="LIST", help="Cores of the workers, such as 1,2 or 4-7.")
+@click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
+              help="One more pool: workers, idle, threads, cores, bytes, in-flight, slots; repeatable.")  # fmt: skip
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
-@click.option("--load", "models", multiple=True, metavar="NAME[=SOURCE]", help="Load this model first; repeatable.")
+@click.option("--load", "models", multiple=True, metavar="[POOL:]NAME[=SOURCE]",
+              help="Load this model first; repeatable.")  # fmt: skip
 @click.option("--allow-user", "users", multiple=True, metavar="USER", help="Serve this user too (name or number).")
 @click.option("--max-bytes", callback=options.nbytes, metavar="SIZE", help="Shared memory per client [half of memory]")
 @click.option("--max-in-flight", type=int, metavar="N", help="Requests in flight per client.")
@@ -69,6 +70,7 @@ def command(
     idle: str,
     threads: int | None,
     cores: str | None,
+    pools: tuple[str, ...],
     repository: str | None,
     models: tuple[str, ...],
     users: tuple[str, ...],
@@ -89,11 +91,12 @@ def command(
     Examples:
       teal serve
       teal serve --name big --workers 2 --cores 2-7 --load minilm=model.onnx --max-bytes 4G
+      teal serve --pool fast:workers=2,idle=1ms,cores=1-3 --load fast:echo=builtin:identity
       teal serve --repository /srv/models --load minilm --json
     """
     from teal.host.address import default_address
-    from teal.host.host import daemon_arguments
     from teal.host.limits import Limits
+    from teal.host.settings import daemon_arguments
 
     if name is not None and listen is not None:
         raise click.UsageError("--name and --listen exclude each other")
@@ -104,33 +107,21 @@ def command(
         workers=workers,
         idle=idle,
         threads=threads,
-        cores=_cores(cores),
+        cores=typed.cores(cores),
         limits=Limits(**{key: value for key, value in quotas.items() if value is not None}),
         repository=repository,
+        pools=typed.pools(pools),
         allowed_uids=allowed,
     )
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
     wanted = _models(models)
-    names = sorted({model for model, _ in wanted})
+    names = sorted({model for model, _, _ in wanted})
     asyncio.run(_serve(_Order(arguments, wanted, drain, lambda daemon: _say_ready(daemon, names, as_json))))
 
 
 # ---- what was typed --------------------------------------------------------------------------------------------------
-
-
-def _cores(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _CORES.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise click.BadParameter(f"{text[:80]!r}, expected cores such as 1,2 or 4-7", param_hint="--cores")
-        found.update(range(first, last + 1))
-    return sorted(found)
 
 
 def _uid(user: str) -> int:
@@ -142,11 +133,15 @@ def _uid(user: str) -> int:
         raise click.BadParameter(f"{user[:80]!r}: no such user", param_hint="--allow-user") from None
 
 
-def _models(texts: tuple[str, ...]) -> list[tuple[str, str | None]]:
+def _models(texts: tuple[str, ...]) -> list[tuple[str, str | None, str | None]]:
     from teal.host.repository import check_name
 
-    split = [text.partition("=") for text in texts]
-    return [(check_name(name), source if equals else None) for name, equals, source in split]
+    found = []
+    for text in texts:
+        what, equals, source = text.partition("=")
+        pool, colon, name = what.rpartition(":")
+        found.append((check_name(name), source if equals else None, pool if colon else None))
+    return found
 
 
 # ---- serving ---------------------------------------------------------------------------------------------------------
@@ -208,14 +203,14 @@ async def _serve(order: _Order) -> None:
     log.info("stopped")
 
 
-def _load(address: str, models: list[tuple[str, str | None]]) -> None:
+def _load(address: str, models: list[tuple[str, str | None, str | None]]) -> None:
     from teal.host.host import connect
 
     if not models:
         return
     with connect(address) as host:
-        for name, source in models:
-            info = host.load(name, source).info
+        for name, source, pool in models:
+            info = host.load(name, source, pool=pool).info
             log.info("loaded %s version %d in %s", info.name, info.version, draw.lasted(info.seconds))
 
 
@@ -231,14 +226,16 @@ def _say_ready(daemon: Daemon, models: list[str], as_json: bool) -> None:
                 "pid": os.getpid(),
                 "workers": workers,
                 "models": models,
+                "pools": {pool.name: [worker.pid for worker in pool.workers] for pool in daemon.pools.values()},
                 "version": __version__,
                 "abi": _core.ABI_VERSION,
             }
         )
         return
     numbers = ", ".join(map(str, workers))
+    shared = f", pools: {', '.join(daemon.pools)}" if len(daemon.pools) > 1 else ""
     loaded = f", models: {', '.join(models)}" if models else ""
     click.echo(
         f"host {daemon.address} is ready: process {os.getpid()}, {len(workers)} worker{'s' * (len(workers) != 1)} "
-        f"({numbers}){loaded}"
+        f"({numbers}){shared}{loaded}"
     )

@@ -131,7 +131,8 @@ def _models(found: Interval) -> Table:
     numbers = ("version", "requests/s", "in flight", "unanswered")
     table = draw.table(("model", *numbers, "stage", *_LATENCIES), right=(*numbers, *_LATENCIES))
     for m in found.models:
-        cells = [m.name, f"{m.version}{'*' if m.current else ' '}", draw.rate(m.requests_per_s), f"{m.in_flight}",
+        name = m.name if len(found.pools) < 2 else f"{m.pool}/{m.name}"
+        cells = [name, f"{m.version}{'*' if m.current else ' '}", draw.rate(m.requests_per_s), f"{m.in_flight}",
                  f"{m.failed + m.cancelled + m.expired:,}"]  # fmt: skip
         _stage_rows(table, cells, m.stages, ("queue", "run", "copy"))
     return table
@@ -141,7 +142,8 @@ def _clients(found: Interval) -> Table:
     numbers = ("requests/s", "in flight", "bytes")
     table = draw.table(("client", "user", *numbers, "stage", *_LATENCIES), right=("client", *numbers, *_LATENCIES))
     for c in found.clients:
-        cells = [str(c.pid), str(c.uid), draw.rate(c.requests_per_s), str(c.in_flight), draw.size(c.bytes)]
+        pool = "" if len(found.pools) < 2 else f" {c.pool}"
+        cells = [f"{c.pid}{pool}", str(c.uid), draw.rate(c.requests_per_s), str(c.in_flight), draw.size(c.bytes)]
         _stage_rows(table, cells, c.stages, ("wake", "total"))
     return table
 

@@ -1,10 +1,10 @@
 """The models of a host: names, versions, and how a version comes and goes.
 
-Theory of operation: a name has an index in its pool for as long as the pool lives (handles of clients hold it), and
-versions that come and go. A load seals the model's file first (nobody can change it afterwards), makes it resident in
-every worker, and only then publishes it: new calls go to it from that moment, the version it replaces finishes what it
-has and is dropped. One load or unload of a name at a time. A name that never had a version gives its index back, so
-that loads which fail do not use names up.
+Theory of operation: a name has an index for as long as the host lives (handles of clients hold it), and versions that
+come and go, all in one pool; while it has none it may be loaded into another pool. A load seals the model's file first
+(nobody can change it afterwards), makes it resident in every worker, and only then publishes it: new calls go to it
+from that moment, the version it replaces finishes what it has and is dropped. One load or unload of a name at a time. A
+name that never had a version gives its index back, so that loads which fail do not use names up.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from teal import _core
-from teal.errors import InvalidArgument, NotFound, QuotaExceeded
+from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceeded
 from teal.host import repository as files
 from teal.host import wire
 from teal.host.limits import Limits
 from teal.host.pool import Pool, Version
+from teal.host.settings import DEFAULT_POOL
 from teal.kernel.builtin import BUILTINS
 
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
@@ -32,7 +33,7 @@ _MOST_LEAVING = 4
 
 @dataclass(slots=True, eq=False)
 class Name:
-    """A model name: its versions by number, in the pool it was first loaded into."""
+    """A model name, unique on the host: its versions by number, all in one pool."""
 
     index: int
     pool: str
@@ -42,6 +43,14 @@ class Name:
     leaving: set[asyncio.Task[None]] = field(default_factory=set)  # versions that were replaced, on their way out
     waiting: int = 0  # loads that hold or want the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks. owner: the host's own user, or root, who may do anything."""
+
+    uid: int
+    owner: bool
 
 
 @dataclass(slots=True)
@@ -57,12 +66,11 @@ class Origin:
 class Catalog:
     """All methods run on the daemon's loop."""
 
-    def __init__(self, pools: Mapping[str, Pool], limits: Limits, repository: Path | None, threads: int | None) -> None:
+    def __init__(self, pools: Mapping[str, Pool], limits: Limits, repository: Path | None) -> None:
         self.names: dict[str, Name] = {}
         self._pools = pools
         self._limits = limits
         self._repository = repository
-        self._threads = threads
         self._loading = 0
         self._free_indices: list[int] = []
         self._next_index = 0
@@ -103,6 +111,7 @@ class Catalog:
             "bytes": version.nbytes,
             "digest": version.digest,
             "seconds": version.seconds,
+            "uid": version.uid,
             "threads": _threads_of(version),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
@@ -114,19 +123,21 @@ class Catalog:
 
     # ---- loading -------------------------------------------------------------------------------------------------
 
-    async def load(self, load: wire.Load, datagram: wire.Datagram, *, owner: bool) -> dict[str, Any]:
-        """Makes a version resident and current. ``owner``: the host's own user asks, who may run any code.
+    async def load(self, load: wire.Load, datagram: wire.Datagram, user: User) -> dict[str, Any]:
+        """Makes a version resident and current.
 
         Raises NotFound, InvalidArgument, QuotaExceeded, KernelFailed, PeerDied.
         """
         files.check_name(load.name)
-        pool = self.pool(load.pool)
+        pool = self.pool(self._pool_of(load))
         if load.version is not None and not 1 <= load.version < 1 << 31:
             raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
         if load.threads is not None and not 1 <= load.threads <= 1024:
             raise InvalidArgument(f"{load.threads}, expected 1 to 1024", path="$.threads")
         if load.idle_ns is not None and not 0 <= load.idle_ns <= 3600 * 10**9:
             raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
+        if not 0 < load.timeout <= 86_400:
+            raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
         if _EXTERNAL_DATA in load.options:
             raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
         loaded = sum(len(n.versions) for n in self.names.values()) + self._loading
@@ -135,16 +146,18 @@ class Catalog:
                 f"{loaded} model versions are loaded or being loaded, and this host takes {self._limits.models} "
                 "(Limits.models); unload some"
             )
-        origin = self._origin(load, datagram, owner)
+        origin = self._origin(load, datagram, user.owner)
         try:
             name = self._name(load, pool)
             name.waiting += 1
             self._loading += 1
             try:
-                async with name.lock:
-                    while len(name.leaving) >= _MOST_LEAVING:  # loaded faster than memory comes back
-                        await asyncio.wait(name.leaving, return_when=asyncio.FIRST_COMPLETED)
-                    return await self._load_version(pool, name, load, origin)
+                until = asyncio.get_running_loop().time() + load.timeout
+                await self._turn(name, load, until)
+                try:
+                    return await self._load_version(pool, name, load, origin, user, until)
+                finally:
+                    name.lock.release()
             finally:
                 self._loading -= 1
                 name.waiting -= 1
@@ -152,6 +165,22 @@ class Catalog:
         finally:
             if origin.fd is not None:
                 os.close(origin.fd)
+
+    async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
+        """Takes the name's lock. Raises DeadlineExceeded."""
+        try:
+            async with asyncio.timeout_at(until):
+                await name.lock.acquire()
+                try:
+                    while len(name.leaving) >= _MOST_LEAVING:  # loaded faster than memory comes back
+                        await asyncio.wait(name.leaving, return_when=asyncio.FIRST_COMPLETED)
+                except BaseException:
+                    name.lock.release()
+                    raise
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{load.name!r} was not loaded within {load.timeout:g} s: another load or unload of it is under way"
+            ) from None
 
     def _name(self, load: wire.Load, pool: Pool) -> Name:
         name = self.names.get(load.name)
@@ -162,11 +191,23 @@ class Catalog:
             else:
                 index = self._next_index
                 self._next_index += 1
-            name = self.names[load.name] = Name(index, load.pool)
-            pool.names = max(pool.names, index + 1)
-        if name.pool != load.pool:
-            raise InvalidArgument(f"{load.name!r} is in pool {name.pool!r}; a name stays in its pool", path="$.pool")
+            name = self.names[load.name] = Name(index, pool.name)
+        if name.pool != pool.name:
+            if name.versions or name.waiting > 0:
+                raise InvalidArgument(
+                    f"{load.name!r} is in pool {name.pool!r}, and a name is in one pool at a time; unload it there "
+                    "first, or take another name",
+                    path="$.pool",
+                )
+            name.pool = pool.name  # handles that were made before find nothing loaded in theirs
+        pool.names = max(pool.names, name.index + 1)
         return name
+
+    def _pool_of(self, load: wire.Load) -> str:
+        if load.pool is not None:
+            return load.pool
+        known = self.names.get(load.name)
+        return DEFAULT_POOL if known is None else known.pool
 
     def _forget_unused(self, key: str, name: Name) -> None:
         if name.last == 0 and not name.versions and name.waiting == 0:
@@ -208,22 +249,34 @@ class Catalog:
         source = load.source if owner else os.path.basename(load.source)
         return Origin(source, kind, datagram.take_fd(), load.version)
 
-    async def _load_version(self, pool: Pool, name: Name, load: wire.Load, origin: Origin) -> dict[str, Any]:
+    async def _load_version(
+        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, user: User, until: float
+    ) -> dict[str, Any]:
         number = name.last + 1 if origin.version is None else origin.version
         if number in name.versions:
             raise InvalidArgument(
                 f"version {number} of {load.name!r} is loaded; unload it first, or load without a version",
                 path="$.version",
             )
+        self._check_may_change(load.name, list(name.versions.values()), user)
         file = await self._sealed(load.name, origin.fd)
         try:
-            version = await self._resident(pool, name, load, origin, number, file)
+            version = await self._resident(pool, name, load, origin, user, number, file, until)
         except BaseException:
             if file.fd is not None:
                 os.close(file.fd)
             raise
         self._publish(pool, name, version)
         return self.describe(load.name, version)
+
+    def _check_may_change(self, name: str, versions: list[Version], user: User) -> None:
+        """Raises InvalidArgument when one of these is somebody else's."""
+        for version in versions:
+            if not user.owner and version.uid != user.uid:
+                raise InvalidArgument(
+                    f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
+                    "unload it"
+                )
 
     async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
         if fd is None:
@@ -232,7 +285,15 @@ class Catalog:
         return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
 
     async def _resident(
-        self, pool: Pool, name: Name, load: wire.Load, origin: Origin, number: int, file: files.Sealed
+        self,
+        pool: Pool,
+        name: Name,
+        load: wire.Load,
+        origin: Origin,
+        user: User,
+        number: int,
+        file: files.Sealed,
+        until: float,
     ) -> Version:
         flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
         line = pool.sweeper.open_version(name.index, number, flags, 0)
@@ -242,16 +303,19 @@ class Catalog:
             load.name,
             origin.kind,
             origin.source,
-            load.threads or self._threads,
+            load.threads or pool.settings.threads,
             load.options,
             file.fd is not None,
         )
         try:
-            loaded = await pool.load_everywhere(order, file.fd)
+            loaded = await pool.residence.load(order, file.fd, load.timeout, until)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
             pool.sweeper.set_version_flags(line, flags)
+        except DeadlineExceeded:
+            pool.spawn_task(pool.undo_load(order))  # which takes until the worker that sits in it is gone
+            raise
         except BaseException:
             await pool.undo_load(order)
             raise
@@ -270,6 +334,7 @@ class Catalog:
             idempotent=idempotent,
             pinned=origin.version is not None,
             seconds=loaded.seconds,
+            uid=user.uid,
             idle_ns=load.idle_ns,
         )
 
@@ -291,14 +356,15 @@ class Catalog:
 
     # ---- unloading -----------------------------------------------------------------------------------------------
 
-    async def unload(self, unload: wire.Unload) -> None:
+    async def unload(self, unload: wire.Unload, user: User) -> None:
         """One version, or all of a name; returns when the memory is given back. Raises NotFound."""
         self.version(unload.name, unload.version)
         name = self.names[unload.name]
-        pool = self._pools[name.pool]
         async with name.lock:
+            pool = self._pools[name.pool]
             version = self.version(unload.name, unload.version)  # somebody else may have unloaded it meanwhile
             doomed = [version] if unload.version is not None else list(name.versions.values())
+            self._check_may_change(unload.name, doomed, user)
             for one in doomed:
                 name.versions.pop(one.number, None)
                 if name.current == one.number:

@@ -37,6 +37,7 @@ class PoolSession:
 
     def __init__(self, connection: Connection, pool: str) -> None:
         self._connection = connection
+        self.pool = pool
         body, fds = connection.ask(wire.OpenSession(pool))
         self.index: int = body["index"]
         self.limit: int = body["bytes"]
@@ -54,7 +55,7 @@ class PoolSession:
             have = self.core.region_bytes
             wanted = max(nbytes + 8192, _FIRST_REGION, min(have, _LARGEST_STEP))
             wanted = (wanted + 4095) // 4096 * 4096
-            message = wire.MakeRegion(self.index, wanted, pages)
+            message = wire.MakeRegion(self.index, wanted, pages, self.pool)
             try:
                 body, fds = self._connection.ask(message)
             except QuotaExceeded:
@@ -67,7 +68,11 @@ class PoolSession:
     def shrink(self, keep: int = 0) -> None:
         """Gives regions that hold nothing back to the host, except ``keep`` bytes."""
         for region in self.core.take_empty_regions(keep):
-            self._connection.ask(wire.FreeRegion(self.index, region))
+            self._connection.ask(wire.FreeRegion(self.index, region, self.pool))
+
+    def take_spill(self, number: int) -> tuple[Any, list[int]]:
+        """Layout and descriptor of outputs that were larger than planned. They can be taken once."""
+        return self._connection.ask(wire.TakeSpill(self.index, number, self.pool))
 
     def with_room(self, take: Callable[[], T | None], nbytes: int, pages: str = "best") -> T:
         """What ``take`` gives, once there is room for it. Raises QuotaExceeded when there never is."""

@@ -3,8 +3,8 @@
 Theory of operation: one asyncio loop. Clients come in through the listener (listener.py), which hands their messages to
 ``_obey`` one by one; models are the catalog's (catalog.py), workers and sessions the pool's (pool.py). When a
 connection ends, for whatever reason, its sessions are closed: waiting requests are cancelled, memory is freed once
-every worker has let go. Users whom the owner let in may call and load models; only the owner (or root) may stop the
-host, or load function kernels, which run any code as the owner.
+every worker has let go. Users whom the owner let in may call and load models, and replace and unload
+what they loaded; only the owner (or root) may stop the host, or load function kernels, which run any code as the owner.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import InvalidArgument, NotFound, VersionMismatch
-from teal.host import callers, wire
-from teal.host.catalog import Catalog
-from teal.host.limits import Limits
+from teal.errors import InvalidArgument, NotFound, PeerDied, VersionMismatch
+from teal.host import callers, records, wire
+from teal.host.catalog import Catalog, User
+from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
 from teal.host.pool import Pool
 from teal.host.session import Session
+from teal.host.settings import PoolSettings
 
 log = logging.getLogger("teal.host")
 
@@ -37,26 +38,24 @@ class Daemon:
         self,
         address: str,
         *,
-        workers: int,
-        idle_ns: int,
-        threads: int | None,
-        cores: Sequence[int],
+        pools: Mapping[str, PoolSettings],
         limits: Limits,
         repository: Path | None,
         allowed_uids: Iterable[int] = (),
     ) -> None:
         self.address = address
         self.limits = limits
-        self.idle_ns = idle_ns
         self.started = time.monotonic()
         self.stopped = asyncio.Event()
-        self.pools = {"default": Pool("default", workers, idle_ns, cores, limits)}
-        self.catalog = Catalog(self.pools, limits, repository, threads)
+        self.descriptors = 0  # that this process may have open
+        self.pools = {name: Pool(name, settings) for name, settings in pools.items()}
+        self.catalog = Catalog(self.pools, limits, repository)
         self.listener = Listener(address, {os.getuid(), *allowed_uids}, limits, self._obey, self._gone)
         self._stopping = False
 
     async def start(self) -> None:
         """Listens first (so that a second host of the same name fails early), then starts the workers."""
+        self.descriptors = raise_descriptors()
         self.listener.open()
         try:
             await asyncio.gather(*(pool.start() for pool in self.pools.values()))
@@ -79,25 +78,27 @@ class Daemon:
     # ---- what clients ask ----------------------------------------------------------------------------------------
 
     async def _obey(self, client: Client, body: wire.ClientMessage, datagram: wire.Datagram) -> Answer:
+        if self._stopping and isinstance(body, wire.OpenSession | wire.Load):
+            raise PeerDied("host", "it is stopping, and takes no more work")
         match body:
             case wire.Hello():
                 return self._greet(client, body), ()
             case wire.OpenSession(pool_name):
                 return self._open_session(client, pool_name)
-            case wire.MakeRegion(index, nbytes, pages):
-                pool, session = self._session(client, index)
+            case wire.MakeRegion(index, nbytes, pages, pool_name):
+                pool, session = self._session(client, pool_name, index)
                 if not 0 < nbytes <= 1 << 46:
                     raise InvalidArgument(f"{nbytes}, expected 1 to 2^46", path="$.nbytes")
                 region, fd, size = pool.make_region(session, nbytes, pages)
                 return {"region": region, "nbytes": size}, (fd,)
-            case wire.FreeRegion(index, region):
-                pool, session = self._session(client, index)
+            case wire.FreeRegion(index, region, pool_name):
+                pool, session = self._session(client, pool_name, index)
                 await pool.free_region(session, region)
                 return None, ()
             case wire.Load():
-                return await self.catalog.load(body, datagram, owner=client.owner), ()
+                return await self.catalog.load(body, datagram, User(client.uid, client.owner)), ()
             case wire.Unload():
-                await self.catalog.unload(body)
+                await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
             case wire.Lookup(name, number):
                 return self.catalog.describe(name, self.catalog.version(name, number)), ()
@@ -105,8 +106,8 @@ class Daemon:
                 return self.catalog.describe_all(), ()
             case wire.Statistics():
                 return self.statistics(), ()
-            case wire.TakeSpill(index, number):
-                _, session = self._session(client, index)
+            case wire.TakeSpill(index, number, pool_name):
+                _, session = self._session(client, pool_name, index)
                 spill = session.spills.pop(number, None)
                 if spill is None:
                     raise NotFound(f"spilled output {number}: none, or taken already")
@@ -141,16 +142,16 @@ class Daemon:
             "index": session.index,
             "epoch": session.epoch,
             "slots": session.slots,
-            "idle_ns": self.idle_ns,
-            "bytes": self.limits.bytes,
+            "idle_ns": pool.settings.idle_ns,
+            "bytes": pool.limits.bytes,
         }
         return body, (session.fd,)
 
-    def _session(self, client: Client, index: int) -> tuple[Pool, Session]:
-        for name, session in client.sessions.items():
-            if session.index == index:
-                return self.pools[name], session
-        raise NotFound(f"session {index}: not one of this connection")
+    def _session(self, client: Client, pool_name: str, index: int) -> tuple[Pool, Session]:
+        session = client.sessions.get(pool_name)
+        if session is None or session.index != index:
+            raise NotFound(f"session {index} with pool {pool_name[:80]!r}: not one of this connection")
+        return self.pools[pool_name], session
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,7 @@ class Daemon:
             "pid": os.getpid(),
             "address": self.address,
             "version": __version__,
+            "descriptors": self.descriptors,
             "uptime_s": time.monotonic() - self.started,
             "workers": workers,
             "restarts": sum(pool.restarts for pool in pools),
@@ -185,8 +187,13 @@ class Daemon:
             "active": sum(pool.sweeper.active() for pool in pools),
             "clients": clients,
             "models": self.catalog.describe_all(),
-            "callers": {str(index): numbers for pool in pools for index, numbers in pool.callers().items()},
-            "versions": {str(line): pool.sweeper.version(line) for pool in pools for line in pool.versions},
+            "pools": [pool.numbers() for pool in pools],
+            "callers": {
+                records.place(pool.name, index): numbers for pool in pools for index, numbers in pool.callers().items()
+            },
+            "versions": {
+                records.place(pool.name, line): pool.sweeper.version(line) for pool in pools for line in pool.versions
+            },
         }
 
     # ---- the end -------------------------------------------------------------------------------------------------
@@ -194,7 +201,8 @@ class Daemon:
     async def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Stops taking requests, lets submitted ones finish (drain), ends the workers, then hangs up on everybody.
 
-        Called again without ``drain`` while it waits: it waits no longer.
+        Called again without ``drain`` while it waits: it waits no longer. Until then it listens, so that whoever comes
+        may say so.
         """
         if self._stopping:
             for pool in self.pools.values():
@@ -202,7 +210,7 @@ class Daemon:
             await self.stopped.wait()
             return
         self._stopping = True
-        self.listener.close()
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        self.listener.close()
         self.listener.hang_up_on_all()
         self.stopped.set()

@@ -229,6 +229,18 @@ def check_memlock(root: Path = ROOT) -> Check:
     return Check("memlock", status, _size(limit), why, None if status is Status.PASS else fix)
 
 
+def check_descriptors(root: Path = ROOT) -> Check:
+    why = "A host holds one for each client and region. It raises its soft limit to the hard one by itself."
+    soft, hard = machine.descriptor_limits(root)
+    if hard is None:
+        return Check("descriptors", Status.CAUTION, "unknown: /proc/self/limits does not say", why)
+    found = (
+        f"{hard:g} may be open" if soft == hard else f"{soft or 0:g} may be open, {hard:g} once a host has raised it"
+    )
+    fix = None if hard >= 4096 else _as_root(root, "prlimit --pid $$ --nofile=65536:65536")
+    return Check("descriptors", Status.PASS if fix is None else Status.CAUTION, found, why, fix)
+
+
 def check_memory(root: Path = ROOT) -> Check:
     why = "Regions reserve their pages when made, so a full machine is an error at load, and swapping ruins the tail."
     info = machine.memory_info(root)
@@ -389,6 +401,7 @@ CHECKS: tuple[Callable[[Path], Check], ...] = (
     check_thp,
     check_huge_pages,
     check_memlock,
+    check_descriptors,
     check_memory,
     check_overcommit,
     check_clock,

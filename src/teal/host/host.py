@@ -15,8 +15,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from teal import _core
@@ -31,7 +30,15 @@ from teal.host.duration import nanoseconds
 from teal.host.event import Event
 from teal.host.limits import Limits
 from teal.host.model import Model, info_of
-from teal.host.records import ClientStatistics, Histogram, HostStatistics, ModelInfo, WorkerStatistics
+from teal.host.records import (
+    ClientStatistics,
+    Histogram,
+    HostStatistics,
+    ModelInfo,
+    PoolStatistics,
+    WorkerStatistics,
+)
+from teal.host.settings import DEFAULT_POOL, daemon_arguments
 
 
 class _Thread:
@@ -96,6 +103,10 @@ class Host:
     seconds).
     threads: of engines, per model; default: all usable cores. cores: pin workers to these. limits: quotas per client.
     repository: folder of models that ``load(name)`` finds by name; then nothing outside it is read.
+    pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
+    idle, threads, cores, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
+    workers, memory and sessions of its own.
+    It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
 
@@ -109,13 +120,21 @@ class Host:
         cores: Sequence[int] | None = None,
         limits: Limits | None = None,
         repository: str | os.PathLike[str] | None = None,
+        pools: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         # A process number alone is not unique where containers share a network namespace.
         own = f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
         address = addresses.default_address(own if name is None else name)
         self._thread: _Thread | None = _Thread(
             daemon_arguments(
-                address, workers=workers, idle=idle, threads=threads, cores=cores, limits=limits, repository=repository
+                address,
+                workers=workers,
+                idle=idle,
+                threads=threads,
+                cores=cores,
+                limits=limits,
+                repository=repository,
+                pools=pools,
             )
         )
         try:
@@ -158,7 +177,8 @@ class Host:
         idempotent: bool | None = None,
         threads: int | None = None,
         idle: str | float | None = None,
-        pool: str = "default",
+        pool: str | None = None,
+        timeout: float = wire.LOAD_TIMEOUT,
         options: dict[str, str] | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
@@ -170,14 +190,19 @@ class Host:
         kernel: onnx, function or builtin, when the source does not say. idempotent: run again if a worker dies under
         it (default: if pure).
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
-        options: session options of the engine by name.
+        pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,
+        and in one pool at a time. options: session options of the engine by name.
+        timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
+        finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
-        killed the worker).
+        killed the worker), DeadlineExceeded (timeout).
         """
         files.check_name(name)
         source = None if source is None else os.fspath(source)
         idle_ns = None if idle is None else nanoseconds(idle, "$.idle")
-        message = wire.Load(name, source, kernel, version, pool, idempotent, threads, idle_ns, options=options or {})
+        message = wire.Load(
+            name, source, kernel, version, pool, idempotent, threads, idle_ns, timeout=timeout, options=options or {}
+        )
         fds: tuple[int, ...] = ()
         if source is not None and (kernel or files.kernel_kind(source)) == "onnx":
             message.source = os.path.abspath(source) if os.path.exists(source) else source
@@ -234,7 +259,7 @@ class Host:
             raise Closed("the connection to the host is closed")
         if not all(0 <= operator.index(extent) < 1 << 63 for extent in shape):
             raise InvalidArgument(f"{tuple(shape)}, expected extents of 0 to 2^63 - 1", path="$.shape")
-        session = self._connection.session("default")
+        session = self._connection.session(DEFAULT_POOL)
         size = _core.dtype_size(dtype) * math.prod(shape)
         return session.with_room(lambda: session.core.allocate(dtype, list(shape)), size, pages)
 
@@ -252,7 +277,7 @@ class Host:
         raw = self._raw_statistics()
         clients = tuple(
             ClientStatistics(
-                c["pid"], c["uid"], c["requests"], c["in_flight"], c["bytes"], c["garbage"],
+                c["pid"], c["uid"], c["pool"], c["requests"], c["in_flight"], c["bytes"], c["garbage"],
                 {name: Histogram.of([(f, n) for f, n in pairs]) for name, pairs in c["stages"].items()},
             )
             for c in raw["clients"]
@@ -266,6 +291,7 @@ class Host:
             "address",
             "version",
             "uptime_s",
+            "descriptors",
             "restarts",
             "failed_with_worker",
             "run_again",
@@ -274,6 +300,7 @@ class Host:
         )
         return HostStatistics(
             **{name: raw[name] for name in same},
+            pools=tuple(PoolStatistics(**{**p, "cores": tuple(p["cores"])}) for p in raw["pools"]),
             workers=workers,
             clients=clients,
             models=tuple(info_of(described) for described in raw["models"]),
@@ -312,40 +339,6 @@ def _close(connection: Connection, thread: _Thread | None) -> None:
     if thread is not None:
         thread.stop(drain=False, timeout=0)
     connection.close()
-
-
-def daemon_arguments(
-    address: str,
-    *,
-    workers: int,
-    idle: str | float,
-    threads: int | None,
-    cores: Sequence[int] | None,
-    limits: Limits | None,
-    repository: str | os.PathLike[str] | None,
-    allowed_uids: Sequence[int] = (),
-) -> dict[str, Any]:
-    """Checked arguments of Daemon. Raises InvalidArgument."""
-    if not 1 <= workers <= _core.MAX_WORKERS:
-        raise InvalidArgument(f"{workers}, expected 1 to {_core.MAX_WORKERS}", path="$.workers")
-    if threads is not None and not 1 <= threads <= 1024:
-        raise InvalidArgument(f"{threads}, expected 1 to 1024", path="$.threads")
-    usable = os.sched_getaffinity(0)
-    if missing := sorted(set(cores or ()) - usable):
-        raise InvalidArgument(f"cores {missing}: this process may use {sorted(usable)}", path="$.cores")
-    folder = None if repository is None else Path(repository)
-    if folder is not None and not folder.is_dir():
-        raise InvalidArgument(f"{folder}: not a folder", path="$.repository")
-    return {
-        "address": address,
-        "workers": workers,
-        "idle_ns": nanoseconds(idle, "$.idle"),
-        "threads": threads,
-        "cores": list(cores or ()),
-        "limits": limits or Limits(),
-        "repository": folder,
-        "allowed_uids": tuple(allowed_uids),
-    }
 
 
 def connect(address: str | None = None, *, timeout: float = 5.0) -> Host:

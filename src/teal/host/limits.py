@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from dataclasses import dataclass
@@ -46,11 +47,24 @@ class Limits:
                 raise InvalidArgument(f"{value!r}, expected {low} to {high}", path=f"$.limits.{name}")
 
 
+def raise_descriptors() -> int:
+    """Raises the soft limit of open files to the hard one, for this process and the workers to come. Returns it.
+
+    A host holds some for each client and each region, and the soft limit is usually low for the sake of programs that
+    use select().
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # where the system takes no such number
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def spare_descriptors(fd: int, what: str, share: float) -> None:
     """Raises QuotaExceeded when ``fd`` (they are given out lowest first) is beyond this share of the process's own."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if fd >= most * share:
         raise QuotaExceeded(
             f"{what}: descriptor {fd} of the {most} that the host's process may have open; "
-            "close clients or free memory, or start the host under a larger `ulimit -n`"
+            "close clients or free memory, or start the host under a larger `ulimit -Hn`"
         )

@@ -125,13 +125,21 @@ def memory_info(root: Path = ROOT) -> dict[str, int]:
 
 def locked_memory_limit(root: Path = ROOT) -> float | None:
     """The soft RLIMIT_MEMLOCK in bytes; infinity when unlimited."""
+    return _limits(root, "Max locked memory")[0]
+
+
+def descriptor_limits(root: Path = ROOT) -> tuple[float | None, float | None]:
+    """The soft and the hard RLIMIT_NOFILE."""
+    return _limits(root, "Max open files")
+
+
+def _limits(root: Path, name: str) -> tuple[float | None, float | None]:
     for line in (read_text(root, "proc/self/limits") or "").splitlines():
-        if line.startswith("Max locked memory"):
-            soft = line.removeprefix("Max locked memory").split()[:1]
-            if soft == ["unlimited"]:
-                return float("inf")
-            return to_int(soft[0]) if soft else None
-    return None
+        if line.startswith(name):
+            words = [*line.removeprefix(name).split()[:2], "", ""]
+            soft, hard = (float("inf") if word == "unlimited" else to_int(word) for word in words[:2])
+            return soft, hard
+    return None, None
 
 
 @dataclass(frozen=True, slots=True)

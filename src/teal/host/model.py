@@ -37,7 +37,7 @@ from teal.host.future import Future
 from teal.host.outputs import Outputs
 from teal.host.plan import PlanEntry, Shapes, plan_bytes, plan_inputs, plan_outputs
 from teal.host.process import how_detail_reads
-from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged
+from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged, place
 from teal.kernel.strings import is_strings, pack
 
 if TYPE_CHECKING:
@@ -212,9 +212,9 @@ class Model:
         if not mine:
             self._host._ask(wire.Lookup(self.name, self._pinned or None))  # says what there is instead
             raise NotFound(f"model {self.name!r} is not loaded any more")
-        numbers = raw["versions"][str(mine[0]["line"])]
+        numbers = raw["versions"][place(mine[0]["pool"], mine[0]["line"])]
         stages = numbers["stages"]
-        seen = raw["callers"].get(str(self._index)) or callers.summed([])
+        seen = raw["callers"].get(place(mine[0]["pool"], self._index)) or callers.summed([])
         return ModelStatistics(
             requests=numbers["requests"],
             failed=numbers["failed"],
@@ -429,7 +429,7 @@ class Model:
 
     def _take_spilled(self, slot: _core.Slot, number: int, tensors: list[_core.Tensor | None]) -> None:
         """Outputs larger than planned: taken from the host, and planned for from now on."""
-        layout, fds = self._host._connection.ask(wire.TakeSpill(self._session.index, number))
+        layout, fds = self._session.take_spill(number)
         spilled = _core.spilled_tensors(
             fds[0], [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout]
         )
@@ -578,6 +578,7 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "bytes",
         "digest",
         "seconds",
+        "uid",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

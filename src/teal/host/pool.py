@@ -1,10 +1,9 @@
 """A pool: a named set of workers, the models on them and the sessions they serve, as the host keeps it.
 
-Theory of operation: the pool remembers what every worker has been told (sessions, regions, versions: also those that
-are being loaded now), so that a replacement can be told the same before it is opened. A session or region that goes
-away is first taken from the workers (each answers when it has let go), then freed. A version that kills workers while
-they load it is not told to their replacements: the load fails, and one that was resident already is given up after
-the third time. Everything here runs on the daemon's event loop; only the core's sweeper is a thread.
+Theory of operation: the pool remembers what every worker has been told (sessions, regions; versions: residence.py), so
+that a replacement can be told the same before it is opened. A session or region that goes away is first taken from the
+workers (each answers when it has let go), then freed. Everything here runs on the daemon's event loop; only the core's
+sweeper is a thread.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
-from teal.host.limits import Limits, spare_descriptors
+from teal.host.limits import spare_descriptors
 from teal.host.process import WorkerProcess, how_it_ended
+from teal.host.residence import Residence
 from teal.host.session import Session, Spill
+from teal.host.settings import PoolSettings
 
 log = logging.getLogger("teal.host")
 
 _RESTART_DELAYS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
-_DEADLY = 3  # workers that a resident version may kill while they load it
 _MOST_REGIONS = 1024  # of one session at a time: each costs a descriptor here and a mapping in every worker
 _FIRST_REGIONS = 4
 _MOST_GRANTS = 1 << 20  # of one session ever: ids are not used again
-_WORKER_PATIENCE = 10.0  # seconds a load waits for a worker while all are being replaced
 
 
 @dataclass(slots=True, eq=False)
@@ -52,16 +51,17 @@ class Version:
     idempotent: bool
     pinned: bool
     seconds: float
+    uid: int  # who loaded it
     idle_ns: int | None = None
 
 
 class Pool:
     """See the module. ``start`` before use, ``stop`` at the end."""
 
-    def __init__(self, name: str, workers: int, idle_ns: int, cores: Sequence[int], limits: Limits) -> None:
+    def __init__(self, name: str, settings: PoolSettings) -> None:
         self.name = name
-        self.limits = limits
-        self.idle_ns = idle_ns
+        self.settings = settings
+        self.limits = settings.limits
         self.sessions: dict[int, Session] = {}
         self.versions: dict[int, Version] = {}  # by line
         self.restarts = 0
@@ -69,21 +69,18 @@ class Pool:
         self.again = 0  # requests that ran again
         self.stopping = False
         self.hurry = False  # do not drain any longer
-        self._cores = list(cores)
-        self._count = workers
-        self.sweeper = _core.Sweeper(idle_ns)
+        self.sweeper = _core.Sweeper(settings.idle_ns)
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
         self.workers: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaths = 0
         self.names = 0  # model indices given out
-        self._orders: dict[int, tuple[wire.LoadKernel, int | None]] = {}  # by line: what every worker is to hold
-        self._killed: dict[int, int] = {}  # by line: workers that died while they loaded it
+        self.residence = Residence(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
         self.sweeper.start()
-        self.workers = [self._spawn(i) for i in range(self._count)]
+        self.workers = [self._spawn(i) for i in range(self.settings.workers)]
         await asyncio.gather(*(worker.until_ready() for worker in self.workers))
         for worker in self.workers:
             worker.open = True
@@ -91,7 +88,7 @@ class Pool:
 
     def _spawn(self, index: int) -> WorkerProcess:
         worker = WorkerProcess(index, self._reported)
-        worker.start(self.sweeper.pool_fd, self._cores, self._died)
+        worker.start(self.sweeper.pool_fd, self.settings.cores, self._died)
         return worker
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -119,33 +116,20 @@ class Pool:
         words, detail = how_it_ended(status)
         failed = again = 0
         try:
-            failed, again = self.sweeper.bury_worker(worker.index, detail)
+            failed, again = self.sweeper.bury_worker(worker.index, detail, self.stopping)
         except TealError as error:
             log.error("pool %s: burying worker %d: %s", self.name, worker.index, error)
+        if self.stopping:  # we ended it, and what it ran was cancelled
+            return
         self.failed += failed
         self.again += again
-        if self.stopping or worker.stopping:
-            return
         self.restarts += 1
         self._deaths = self._deaths + 1 if not worker.open else 0
         log.warning("worker %d (process %d) of pool %s ended: %s; %d requests failed, %d run again; replacing it",
                     worker.index, worker.pid, self.name, words, failed, again)  # fmt: skip
         if loading is not None:
-            self._blame(*loading)
+            self.residence.blame(*loading)
         self.spawn_task(self._replace(worker.index))
-
-    def _blame(self, line: int, generation: int) -> None:
-        """A worker died while it loaded this version."""
-        order, _ = self._orders.get(line, (None, None))
-        if order is None or order.generation != generation:
-            return
-        self._killed[line] = self._killed.get(line, 0) + 1
-        if line not in self.versions:
-            del self._orders[line]  # load_everywhere() says so to who asked for it
-        elif self._killed[line] >= _DEADLY:
-            del self._orders[line]
-            log.error("pool %s: %s killed %d workers that loaded it; new workers do without it: unload it, or load "
-                      "another version", self.name, order.name, _DEADLY)  # fmt: skip
 
     async def _replace(self, index: int) -> None:
         await asyncio.sleep(_RESTART_DELAYS[min(self._deaths, len(_RESTART_DELAYS) - 1)])
@@ -163,26 +147,9 @@ class Pool:
             await worker.until_ready()
             for session in self.sessions.values():
                 self._tell_session(worker, session)
-            await self._load_all(worker)
+            await self.residence.load_all(worker)
             worker.open = True
             worker.send(wire.Open())
-
-    async def _load_all(self, worker: WorkerProcess) -> None:
-        """Everything that is to be resident, what is asked for meanwhile included."""
-        held: set[tuple[int, int]] = set()
-        while missing := [
-            (order, fd) for order, fd in self._orders.values() if (order.line, order.generation) not in held
-        ]:
-            for order, fd in missing:
-                held.add((order.line, order.generation))
-                if self._orders.get(order.line, (None, None))[0] is not order:
-                    continue  # dropped while the one before it was being loaded
-                report = await worker.load(order, fd)
-                if report.error is None:
-                    self._killed.pop(order.line, None)
-                else:
-                    log.error("pool %s: %s does not load in a new worker: %s", self.name, order.name,
-                              report.error.message)  # fmt: skip
 
     def _tell_session(self, worker: WorkerProcess, session: Session) -> None:
         if session.closed:
@@ -307,53 +274,19 @@ class Pool:
 
     # ---- versions ------------------------------------------------------------------------------------------------
 
-    async def load_everywhere(self, order: wire.LoadKernel, file_fd: int | None) -> wire.Loaded:
-        """Loads a version in every worker. Raises what the first one that fails reports."""
-        self._orders[order.line] = (order, file_fd)
-        self._killed.pop(order.line, None)
-        for _ in range(_DEADLY):
-            workers = await self._present()
-            results = await asyncio.gather(*(worker.load(order, file_fd) for worker in workers), return_exceptions=True)
-            loaded = [result for result in results if isinstance(result, wire.Loaded)]
-            for report in loaded:
-                if report.error is not None:
-                    wire.raise_failure(report.error)
-            deaths = [result for result in results if isinstance(result, PeerDied)]
-            for result in results:
-                if isinstance(result, BaseException) and not isinstance(result, PeerDied):
-                    raise result
-            if self._killed.get(order.line, 0) > 0:
-                raise PeerDied("worker", f"{deaths[0].how if deaths else 'died'} while it loaded {order.name!r}")
-            if loaded:  # a worker that died of something else: its replacement loads the version before it is opened
-                return loaded[0]
-        raise PeerDied("worker", f"all workers of pool {self.name} died before they could load {order.name!r}")
-
-    async def _present(self) -> list[WorkerProcess]:
-        """The workers there are. Waits while all are being replaced. Raises PeerDied."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _WORKER_PATIENCE
-        while not (workers := [worker for worker in self.workers if not worker.gone]):
-            if loop.time() > until or self.stopping:
-                raise PeerDied("worker", f"pool {self.name} has none now; it is being restarted")
-            await asyncio.sleep(0.005)
-        return workers
-
     async def undo_load(self, order: wire.LoadKernel) -> None:
-        """After load_everywhere() failed: no worker holds it any more."""
+        """After a load that failed: no worker holds it any more."""
         await self._drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
     async def _drop_kernel(self, line: int, generation: int) -> None:
-        self._orders.pop(line, None)
-        self._killed.pop(line, None)
-        for worker in self.workers:
-            worker.drop_kernel(line, generation)
+        self.residence.forget(line, generation)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
     def set_idle(self) -> None:
         """Workers spin as long as the most demanding of their models asks for, or the host."""
         self.sweeper.set_idle(
-            max([self.idle_ns, *(v.idle_ns for v in self.versions.values() if v.idle_ns is not None)])
+            max([self.settings.idle_ns, *(v.idle_ns for v in self.versions.values() if v.idle_ns is not None)])
         )
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
@@ -369,6 +302,23 @@ class Pool:
         if version.file_fd is not None:
             os.close(version.file_fd)
         self.sweeper.free_version(version.line)
+
+    def numbers(self) -> dict[str, Any]:
+        """What a look at the pool shows; records.PoolStatistics."""
+        return {
+            "name": self.name,
+            "workers": self.settings.workers,
+            "idle_us": self.settings.idle_ns / 1000,
+            "threads": self.settings.threads,
+            "cores": list(self.settings.cores),
+            "bytes": self.limits.bytes,
+            "in_flight": self.limits.in_flight,
+            "slots": self.limits.slots,
+            "sessions": len(self.sessions),
+            "queued": self.sweeper.queued(),
+            "active": self.sweeper.active(),
+            "restarts": self.restarts,
+        }
 
     # ---- the end -------------------------------------------------------------------------------------------------
 

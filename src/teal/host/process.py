@@ -74,6 +74,11 @@ class WorkerProcess:
     def pid(self) -> int:
         return 0 if self._process is None else self._process.pid
 
+    @property
+    def loading(self) -> tuple[int, int] | None:
+        """Line and generation of the version that its loader sits in."""
+        return self._loading
+
     def start(self, pool_fd: int, cores: Sequence[int], on_death: OnDeath) -> None:
         """Starts the child. ``on_death(self, status, what it was loading)`` is called on the loop when it is gone."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -162,6 +167,7 @@ class WorkerProcess:
         if task is None:
             fds = () if fd is None else (fd,)
             task = self._loads[key] = self._loop.create_task(self.ask(order, ("kernel", *key), fds))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, though nobody may wait
         return await asyncio.shield(task)
 
     def drop_kernel(self, line: int, generation: int) -> None:

@@ -41,6 +41,11 @@ def _bucket_end(floor: int) -> int:
     return floor + max(1, 1 << max(0, floor.bit_length() - 5)) if floor >= 16 else floor + 1
 
 
+def place(pool: str, number: int) -> str:
+    """The key of a pool's line or model index among those of all pools."""
+    return f"{pool}/{number}"
+
+
 def merged(*many: Buckets) -> list[tuple[int, int]]:
     """One list of buckets out of several."""
     sums: dict[int, int] = {}
@@ -69,7 +74,8 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it."""
+    """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
+    uid: user who loaded it."""
 
     name: str
     version: int
@@ -83,6 +89,7 @@ class ModelInfo:
     bytes: int
     digest: str
     seconds: float
+    uid: int
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -121,11 +128,31 @@ class WorkerStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
+    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned."""
+
+    name: str
+    workers: int
+    idle_us: float
+    threads: int | None
+    cores: tuple[int, ...]
+    bytes: int
+    in_flight: int
+    slots: int
+    sessions: int
+    queued: int
+    active: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """One connection. bytes: shared memory it holds. garbage: broken entries found in its ring."""
+    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring."""
 
     pid: int
     uid: int
+    pool: str
     requests: int
     in_flight: int
     bytes: int
@@ -135,12 +162,15 @@ class ClientStatistics:
 
 @dataclass(frozen=True, slots=True)
 class HostStatistics:
-    """The whole host. failed_with_worker, run_again: requests that a worker's death ended, or that ran again."""
+    """The whole host. failed_with_worker, run_again: requests that a worker's death ended, or that ran again.
+    descriptors: files, sockets and regions that its process may have open."""
 
     pid: int
     address: str
     version: str
     uptime_s: float
+    descriptors: int
+    pools: tuple[PoolStatistics, ...]
     workers: tuple[WorkerStatistics, ...]
     restarts: int
     failed_with_worker: int

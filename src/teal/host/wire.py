@@ -20,9 +20,10 @@ import msgspec
 from teal import _core
 from teal.errors import InvalidArgument, TealError, from_core
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
 MAX_FDS = 4
+LOAD_TIMEOUT = 120.0  # seconds a load may take unless its caller says otherwise
 _MAX_TEXT = 16_000  # characters of an error: it must fit its datagram whatever it quotes
 
 
@@ -59,11 +60,13 @@ class MakeRegion(Message, tag="make_region"):
     session: int
     nbytes: int
     pages: str = "best"
+    pool: str = "default"  # sessions are numbered in each pool
 
 
 class FreeRegion(Message, tag="free_region"):
     session: int
     region: int
+    pool: str = "default"
 
 
 class Load(Message, tag="load"):
@@ -71,11 +74,12 @@ class Load(Message, tag="load"):
     source: str | None = None
     kernel: str | None = None
     version: int | None = None
-    pool: str = "default"
+    pool: str | None = None  # where the name is, else "default"
     idempotent: bool | None = None
     threads: int | None = None
     idle_ns: int | None = None
     has_file: bool = False  # the model file's descriptor comes with the message
+    timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
 
 
@@ -88,7 +92,6 @@ class Unload(Message, tag="unload"):
 class Lookup(Message, tag="lookup"):
     name: str
     version: int | None = None
-    pool: str | None = None
 
 
 class ListModels(Message, tag="list_models"):
@@ -102,6 +105,7 @@ class Statistics(Message, tag="statistics"):
 class TakeSpill(Message, tag="take_spill"):
     session: int
     spill: int
+    pool: str = "default"
 
 
 class Stop(Message, tag="stop"):

@@ -1,0 +1,66 @@
+"""What people give as arguments, checked by hand: a wrong type is said with its path, before anything was done.
+
+Only the arguments of ``Host``, ``connect`` and ``load`` come through here. What travels in messages is checked by
+msgspec, and what goes into a call by the signature of its model.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from teal.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+def wrong(value: object, path: str, expected: str) -> InvalidArgument:
+    """The error for a value of a type that ``expected`` does not describe."""
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:79] + "…"
+    return InvalidArgument(f"{shown} is of type {type(value).__name__}, expected {expected}", path=path)
+
+
+def whole(value: object, low: int, high: int, path: str) -> int:
+    """A whole number from ``low`` to ``high``; NumPy's too, but no bool. Raises InvalidArgument."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise wrong(value, path, f"a whole number from {low} to {high}") from None
+    if not low <= number <= high:
+        raise InvalidArgument(f"{number}, expected {low} to {high}", path=path)
+    return number
+
+
+def one_of(value: object, kinds: type[T] | tuple[type[T], ...], path: str, expected: str) -> T:
+    """The value, if it is of that type. Raises InvalidArgument."""
+    if not isinstance(value, kinds):
+        raise wrong(value, path, expected)
+    return value
+
+
+def cores(value: object, usable: set[int], path: str) -> tuple[int, ...]:
+    """Numbers of cores in rising order; None: not pinned. Raises InvalidArgument."""
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, set, frozenset, range)):
+        raise wrong(value, path, "a list of cores such as [1, 2]")
+    if strange := [core for core in value if isinstance(core, bool) or not isinstance(core, int)]:
+        raise wrong(strange[0], path, "numbers of cores such as [1, 2]")
+    numbers = set(value)
+    if missing := sorted(numbers - usable):
+        raise InvalidArgument(f"cores {missing}: this process may use {sorted(usable)}", path=path)
+    return tuple(sorted(numbers))
+
+
+def mapping(value: object, path: str, expected: str) -> dict[str, Any]:
+    """A mapping with names as keys. Raises InvalidArgument."""
+    if not isinstance(value, Mapping):
+        raise wrong(value, path, expected)
+    for name in value:
+        if not isinstance(name, str):
+            raise wrong(name, path, "a name as the key")
+    return dict(value)

@@ -1,0 +1,108 @@
+"""What a host and each of its pools are made with.
+
+Theory of operation: a host's own ``workers``, ``idle``, ``threads``, ``cores`` and limits hold for the pool "default",
+and for what another pool does not say itself. Limits of a client (bytes, in_flight, slots) count in each pool by
+themselves, because a pool has memory and sessions of its own; the other limits are the host's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from teal import _core
+from teal.errors import InvalidArgument
+from teal.host import argument
+from teal.host.duration import nanoseconds
+from teal.host.limits import Limits
+from teal.host.repository import check_name
+
+DEFAULT_POOL = "default"
+_MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
+_OF_A_CLIENT = ("bytes", "in_flight", "slots")
+SETTINGS = ("workers", "idle", "threads", "cores", *_OF_A_CLIENT)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores: pinned
+    to these (none: not pinned); limits: of a client in this pool."""
+
+    workers: int
+    idle_ns: int
+    threads: int | None
+    cores: tuple[int, ...]
+    limits: Limits
+
+
+def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> PoolSettings:
+    """``base`` with what ``given`` says otherwise: some of SETTINGS, as Host takes them. Raises InvalidArgument."""
+    if unknown := sorted(set(given) - set(SETTINGS)):
+        raise InvalidArgument(f"{unknown}: not settings of a pool; there are {list(SETTINGS)}", path=path)
+    usable = os.sched_getaffinity(0)
+    changed: dict[str, Any] = {}
+    if "workers" in given:
+        changed["workers"] = argument.whole(given["workers"], 1, _core.MAX_WORKERS, f"{path}.workers")
+    if "idle" in given:
+        changed["idle_ns"] = nanoseconds(given["idle"], f"{path}.idle")
+    if given.get("threads") is not None:
+        changed["threads"] = argument.whole(given["threads"], 1, 1024, f"{path}.threads")
+    if given.get("cores") is not None:
+        changed["cores"] = argument.cores(given["cores"], usable, f"{path}.cores")
+    if limits := {name: given[name] for name in _OF_A_CLIENT if given.get(name) is not None}:
+        changed["limits"] = dataclasses.replace(base.limits, **limits)
+    return dataclasses.replace(base, **changed)
+
+
+def daemon_arguments(
+    address: str,
+    *,
+    workers: int,
+    idle: str | float,
+    threads: int | None,
+    cores: Sequence[int] | None,
+    limits: Limits | None,
+    repository: str | os.PathLike[str] | None,
+    pools: Mapping[str, Mapping[str, Any]] | None = None,
+    allowed_uids: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Checked arguments of Daemon. Raises InvalidArgument."""
+    limits = Limits() if limits is None else argument.one_of(limits, Limits, "$.limits", "teal.Limits(bytes=…, …)")
+    own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores}
+    base = pool_settings(PoolSettings(1, 0, None, (), limits), own, "$")
+    made = {DEFAULT_POOL: base}
+    asked = argument.mapping({} if pools is None else pools, "$.pools", "a mapping such as {'fast': {'workers': 2}}")
+    for name, given in asked.items():
+        path = f"$.pools[{name[:60]!r}]"
+        settings = argument.mapping(given, path, "a mapping such as {'workers': 2, 'idle': '1ms'}")
+        made[_pool_name(name, path)] = pool_settings(base, settings, path)
+    if len(made) > _MOST_POOLS:
+        raise InvalidArgument(f"{len(made)} pools, expected at most {_MOST_POOLS}", path="$.pools")
+    folder = None
+    if repository is not None:
+        kinds: tuple[type[Any], ...] = (str, os.PathLike)
+        folder = Path(argument.one_of(repository, kinds, "$.repository", "the path of a folder"))
+        if not folder.is_dir():
+            raise InvalidArgument(f"{folder}: not a folder", path="$.repository")
+    return {
+        "address": address,
+        "pools": made,
+        "limits": limits,
+        "repository": folder,
+        "allowed_uids": tuple(allowed_uids),
+    }
+
+
+def _pool_name(name: str, path: str) -> str:
+    try:
+        return check_name(name)
+    except InvalidArgument:
+        raise InvalidArgument(
+            "pool name: expected 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit, without "
+            "'..'",
+            path=path,
+        ) from None
