@@ -107,7 +107,7 @@ def test_options_that_are_none(options: dict[str, Any], error: Any, complaint: s
     before = threading.active_count()
     with pytest.raises(error, match=complaint):
         teal.Host(**options)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of an earlier test may have been leaving
 
 
 @pytest.mark.parametrize("idle", ["0ns", "200us", "1.5ms", " 10 ms ", 0, 0.001, "µs".replace("µs", "3µs")])
