@@ -65,6 +65,7 @@ nb::dict client_stages(Sweeper& sweeper, std::uint32_t session) {
         d["requests"] = s.requests.load(std::memory_order_relaxed);
         d["copies_in"] = s.copies_in.load(std::memory_order_relaxed);
         d["bytes_in"] = s.bytes_in.load(std::memory_order_relaxed);
+        d["direct"] = s.direct.load(std::memory_order_relaxed);
         d["copy"] = histogram_list(s.copy);
         d["wake"] = histogram_list(s.wake);
         d["total"] = histogram_list(s.total);

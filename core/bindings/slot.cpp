@@ -171,6 +171,7 @@ struct Call {
             ~Mark() { flag = false; }
         } mark(running);
         const std::uint64_t deadline = timeout_ns == 0 ? 0 : static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns;
+        if (slot->call_direct(deadline)) return outputs;
         slot->submit(priority, deadline);
         slot->wait(0);
         if (slot->plain_success()) return outputs;
@@ -240,6 +241,8 @@ void bind_slot(nb::module_& m) {
         .def("submit_after", &submit_after, nb::arg("priority"), nb::arg("deadline_ns"), nb::arg("after"),
              nb::sig("def submit_after(self, priority: int, deadline_ns: int, after: typing.Sequence[Slot | Event]) -> None"),
              "Runs once all of these have ended well; is cancelled when one ends otherwise.")
+        .def("call_direct", &Slot::call_direct, nb::arg("deadline_ns"),
+             "Runs the request on a resident device kernel that serves the slot. False where none does: submit() then.")
         .def_prop_ro("session", [](const Slot& s) { return s.session; })
         .def("wait", &Slot::wait, nb::arg("until_ns"), "True when the request has ended; False when CLOCK_MONOTONIC until_ns (0: none) passed first.")
         .def("ended", [](Slot& s) {

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -76,6 +77,27 @@ struct Slot {
         deadline_ns = deadline;
         counted = false;
         session->submit(*slot, model, version, priority, deadline, std::move(after));
+    }
+
+    // The whole call through a resident device kernel. False: submit() it. `until_ns`: CLOCK_MONOTONIC, 0: no deadline.
+    bool call_direct(std::uint64_t until_ns) {
+        check_not_forked(forks);
+        if (!session->submit_direct(*slot)) return false;
+        Answer answer = session->wait_direct(*slot, held_spin_ns, held_spin_ns);
+        while (answer == Answer::late) {
+            const auto now = static_cast<std::uint64_t>(monotonic_ns());
+            if (until_ns != 0 && now >= until_ns) throw Error(Code::deadline_exceeded, "the deadline passed before the device answered");
+            if (session->peer_gone()) throw Error(Code::peer_died, "host: its process is gone");
+            const std::uint64_t slice = until_ns == 0 ? signal_slice_ns : std::min(until_ns - now, signal_slice_ns);
+            {
+                const nb::gil_scoped_release release;
+                answer = session->wait_direct(*slot, slice, std::min(slice, session->spin_budget_ns()));
+            }
+            if (answer == Answer::late && PyErr_CheckSignals() != 0) nb::raise_python_error();
+        }
+        if (answer != Answer::done) return false;
+        ClientSession::saw_direct_end(*slot, *stages);
+        return true;
     }
 
     void count_end() {

@@ -30,12 +30,15 @@ struct alignas(64) RequestLine {  // written by the client
     std::uint8_t reserved[60];
 };
 
-struct alignas(64) ReplyLine {  // written by the resident kernel; by the worker when the kernel is lost
+struct alignas(64) ReplyLine {  // written by the resident kernel; by the worker when the kernel is lost, by the host when the worker is
     std::atomic<std::uint32_t> generation;  // done up to here
     std::atomic<std::uint32_t> status;      // LineStatus of that generation
     std::atomic<std::uint32_t> state;       // LineState
     std::atomic<std::uint32_t> epoch;       // which launch of the kernel wrote last
-    std::uint8_t reserved[48];
+    // Lines of a session's slots; written by the worker before the kernel is told of the line.
+    std::atomic<std::uint32_t> stamp;       // of the descriptor block whose tensors the directory has
+    std::atomic<std::uint32_t> owner;       // worker + 1, or 0
+    std::uint8_t reserved[40];
 };
 
 struct DeviceLine {
@@ -101,6 +104,13 @@ enum class Answer : std::uint32_t {
     lost = 4,     // the kernel is gone for good: this line is of no more use
     late = 5,     // the deadline passed; the request stands
 };
+
+// Will nobody touch the tensors any more for that generation's sake?
+[[nodiscard]] inline bool settled(const DeviceLine& line, std::uint32_t generation) noexcept {
+    // SYNC: acquire pairs with the kernel's release of reply.generation: it is done with the tensors.
+    return line.reply.generation.load(std::memory_order_acquire) == generation ||
+           line.reply.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(LineState::lost);
+}
 
 // Asks for one run and returns the generation to wait for. One thread a line.
 std::uint32_t ask(DeviceLine& line) noexcept;

@@ -131,6 +131,7 @@ void ClientSession::let_go_of_places(ClientSlot& slot) noexcept {
 }
 
 bool ClientSession::let_go(const ClientSlot& slot) noexcept {
+    if (slot.direct && !settled(*slot.device, slot.device_generation)) return false;
     if (!slot.submitted) return true;
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
     if (has_ended(word, slot.generation) && (flags_of(word) & word_released) != 0) return true;

@@ -48,6 +48,12 @@ public:
     // them, and of this session. Their memory may be at its places: they are done with it by then.
     void submit(ClientSlot& slot, std::uint32_t model, std::uint32_t version, std::int32_t priority, std::uint64_t deadline_ns,
                 std::vector<std::shared_ptr<ClientSlot>> after = {});
+    // The same through a resident device kernel that polls the slot's own device line (device/line.hpp), without ring and worker. False when
+    // none does, for these tensors; submit() then. The request that went before must have ended well. One request, one thread.
+    bool submit_direct(ClientSlot& slot);
+    // How that ended: done; late (`ns` passed, wait again); parked, lost, invalid or failed: submit(), the worker sees to it. A request that
+    // stands in a parked line is served by the worker that way, and not twice.
+    Answer wait_direct(ClientSlot& slot, std::uint64_t ns, std::uint64_t spin_ns) noexcept;
     // An event is a completion line without a request: wait(), ended() and `after` take it like any other. It has not come yet;
     // one that is given up before it came is cancelled. Throws quota_exceeded.
     std::shared_ptr<ClientSlot> make_event();
@@ -77,6 +83,7 @@ public:
     ClientStages* stages_of(std::uint32_t model) noexcept;
     // The request has ended and its caller knows.
     static void saw_end(const ClientSlot& slot, ClientStages& stages) noexcept;
+    static void saw_direct_end(const ClientSlot& slot, ClientStages& stages) noexcept;
 
     [[nodiscard]] bool peer_gone() const noexcept;
     void close() noexcept;

@@ -19,7 +19,8 @@ SessionLayout session_layout(std::uint32_t slots) noexcept {
     layout.ring = page_bytes + sizeof(SessionHeader);
     layout.lines = layout.ring + ring_bytes(layout.ring_capacity);
     layout.afters = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
-    layout.stages = layout.afters + std::uint64_t{slots} * sizeof(AfterLine);
+    layout.devices = layout.afters + std::uint64_t{slots} * sizeof(AfterLine);
+    layout.stages = layout.devices + std::uint64_t{slots} * sizeof(DeviceLine);
     layout.size = round_up(layout.stages + stages_per_session * sizeof(ClientStages), page_bytes);
     return layout;
 }

@@ -1,7 +1,8 @@
 // A session: one client's connection to one pool, as memory.
 //
 // Layout of a session region:
-//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | after lines[slots] | ClientStages[16]
+//   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | after lines[slots] |
+//   device lines[slots] | ClientStages[16]
 // Everything after the first page is writable by the client. The host formats it and remembers the
 // sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
 //
@@ -17,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/line.hpp"
 #include "memory/descriptor.hpp"
 #include "memory/region.hpp"
 #include "queue/histogram.hpp"
@@ -49,6 +51,7 @@ struct ClientStages {
     std::atomic<std::uint64_t> requests;   // ended
     std::atomic<std::uint64_t> copies_in;  // arrays copied into slots
     std::atomic<std::uint64_t> bytes_in;
+    std::atomic<std::uint64_t> direct;     // of the requests: answered by a resident device kernel, without a worker
     Histogram copy;                        // copying arrays into the slot
     Histogram wake;                        // kernel left → client saw it
     Histogram total;                       // submit → client saw it
@@ -61,6 +64,7 @@ struct SessionLayout {
     std::uint64_t ring;        // offsets from the region's start
     std::uint64_t lines;
     std::uint64_t afters;
+    std::uint64_t devices;
     std::uint64_t stages;
     std::uint64_t size;
 };
@@ -81,6 +85,7 @@ struct SessionMap {
     [[nodiscard]] RingHeader* ring() const noexcept { return reinterpret_cast<RingHeader*>(session->base() + layout.ring); }
     [[nodiscard]] CompletionLine* lines() const noexcept { return reinterpret_cast<CompletionLine*>(session->base() + layout.lines); }
     [[nodiscard]] AfterLine* afters() const noexcept { return reinterpret_cast<AfterLine*>(session->base() + layout.afters); }
+    [[nodiscard]] DeviceLine* devices() const noexcept { return reinterpret_cast<DeviceLine*>(session->base() + layout.devices); }
     [[nodiscard]] ClientStages* stages() const noexcept { return reinterpret_cast<ClientStages*>(session->base() + layout.stages); }
     void set_region(std::uint32_t id, std::shared_ptr<Region> region);  // null forgets it
 };

@@ -197,6 +197,7 @@ bool ClientSession::place(ClientSlot& slot, std::uint64_t total) {
     slot.memory = piece->memory;
     slot.base = piece->memory->base();
     slot.line = &map_->lines()[slot.index];
+    slot.device = &map_->devices()[slot.index];
     slot.stamp = next_stamp();
     return true;
 }

@@ -346,6 +346,14 @@ Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail,
         }
         pool_->give_back({&i, 1});
     }
+    // Device kernels went with the process that kept them; their clients look at nothing but their lines.
+    for (const SessionMap* map : live_)
+        for (std::uint32_t i = 0; i < map->layout.slots; ++i) {
+            ReplyLine& reply = map->devices()[i].reply;
+            if (reply.owner.load(std::memory_order_relaxed) != worker + 1) continue;
+            reply.state.store(static_cast<std::uint32_t>(LineState::lost), std::memory_order_release);
+            reply.owner.store(0, std::memory_order_relaxed);
+        }
     WorkerLine& line = memory.workers[worker];
     line.state.store(static_cast<std::uint32_t>(WorkerState::absent), std::memory_order_seq_cst);
     line.run_started.store(0, std::memory_order_relaxed);

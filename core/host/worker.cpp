@@ -336,7 +336,7 @@ void Worker::abandon(std::uint32_t index) {
 namespace {
 
 // What the answer to a plain success needs, at hand on the stack: after a long kernel everything else is out of the caches.
-struct Answer {
+struct EarlyEnd {
     CompletionLine* line;
     std::uint32_t generation;
     Ending* ending;
@@ -375,13 +375,13 @@ void Worker::execute(std::uint32_t index) {
         ending.reason = Reason::client_cancelled;
         slot = nullptr;
     }
-    Answer answer{&line, record.entry.generation, &ending, false};
+    EarlyEnd answer{&line, record.entry.generation, &ending, false};
     if (slot != nullptr) {
         ending.version = version.number;
         run.started = ticks();
         line_.run_started.store(run.started, std::memory_order_relaxed);
         run.answer_context = &answer;
-        run.answer = [](Run& r) { return static_cast<Answer*>(r.answer_context)->give(r); };
+        run.answer = [](Run& r) { return static_cast<EarlyEnd*>(r.answer_context)->give(r); };
         const bool ok = slot->binding->run(run);
         if (ok && !run.handed_over && !run.answered) run.done();
         if (!run.answered) {
