@@ -162,12 +162,12 @@ class Host:
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
-        source: path of an .onnx file, "builtin:identity" (sum, sleep, spin), "package.module:callable", or None for
-        the host's repository.
+        source: path of an .onnx or .safetensors file (docs/systems.md), "builtin:identity" (sum, sleep, spin),
+        "package.module:callable", or None for the host's repository.
         version: pins this number beside the others; without it the new version replaces the current one under load,
         losing no request.
-        kernel: onnx, function or builtin, when the source does not say. idempotent: run again if a worker dies under
-        it (default: if pure).
+        kernel: onnx, systems, function or builtin, when the source does not say. idempotent: run again if a worker
+        dies under it (default: if pure).
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         options: session options of the engine by name.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -178,7 +178,7 @@ class Host:
         idle_ns = None if idle is None else nanoseconds(idle, "$.idle")
         message = wire.Load(name, source, kernel, version, pool, idempotent, threads, idle_ns, options=options or {})
         fds: tuple[int, ...] = ()
-        if source is not None and (kernel or files.kernel_kind(source)) == "onnx":
+        if source is not None and (kernel or files.kernel_kind(source)) in files.FILE_KINDS.values():
             message.source = os.path.abspath(source) if os.path.exists(source) else source
             with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
                 fds = (files.open_file(source, 1 << 46),)
