@@ -41,4 +41,5 @@ NB_MODULE(_core, m) {
     teal::bind_worker(m);
     teal::bind_measure(m);
     teal::bind_device(m);
+    teal::bind_systems(m);
 }
