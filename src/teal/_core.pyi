@@ -238,6 +238,11 @@ class Slot:
         Runs once all of these have ended well; is cancelled when one ends otherwise.
         """
 
+    def call_direct(self, deadline_ns: int) -> bool:
+        """
+        Runs the request on a resident device kernel that serves the slot. False where none does: submit() then.
+        """
+
     @property
     def session(self) -> Session: ...
 
@@ -529,6 +534,7 @@ class CpuKernel:
     def launch(self, parts: list[int], batch: int) -> None: ...
 
     def start(self, directory: int, regions: list[int], cores: set[int]) -> CpuRun: ...
+
 def systems_loads() -> list[tuple[str, str, list[tuple[str, tuple[int, ...]]], str, int, int]]:
     """
     The loads: name, dtype of the weights, (name, shape) of each tensor by place, dtype and columns of x, classes.
