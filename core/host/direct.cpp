@@ -11,15 +11,24 @@ bool ClientSession::submit_direct(ClientSlot& slot) {
     // The stamp is this slot's alone in its session, so it names model, version and tensors at once: the worker that was called with
     // it wrote it there, and takes the line from the kernel before any of them changes.
     if (reply.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(LineState::resident)) return false;
-    if (reply.stamp.load(std::memory_order_relaxed) != slot.stamp || uses_.concerns(slot)) return false;
+    if (reply.stamp.load(std::memory_order_relaxed) != slot.stamp) return false;
     // What the completion word says has to stay true of the call that comes.
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
     if (!slot.submitted || !has_ended(word, slot.generation) || state_of(word) != State::done) return false;
     if (closed()) throw Error(Code::closed, "the connection to the host is closed");
     if (!quiescent(slot)) throw Error(Code::busy, "this slot's previous request is still out; wait for it, or use another slot");
     slot.direct = true;
+    slot.device_generation = slot.device->request.generation.load(std::memory_order_relaxed) + 1;
+    if (uses_.concerns(slot)) {
+        try {
+            uses_.admit(slot);
+        } catch (...) {
+            slot.direct = false;
+            throw;
+        }
+    }
     slot.submitted_ticks = ticks();
-    slot.device_generation = ask(*slot.device);
+    ask(*slot.device);
     return true;
 }
 

@@ -76,6 +76,7 @@ void Uses::admit(ClientSlot& slot) {
     }
     if (slot.placed) out_.push_back(&slot);
     count_.store(static_cast<std::uint32_t>(out_.size()), std::memory_order_relaxed);
+    if (slot.direct) return;
     slot.generation = next_generation(slot.generation);
     slot.submitted = true;
 }

@@ -20,7 +20,8 @@ class Uses {
 public:
     // Must requests of this slot be let in here?
     [[nodiscard]] bool concerns(const ClientSlot& slot) const noexcept { return slot.placed || count_.load(std::memory_order_relaxed) != 0; }
-    // The slot goes out with its next generation. Throws busy, naming the tensor, when memory of it is in use elsewhere.
+    // The slot goes out: with its next generation, or (`direct`, which it says of itself by then) to a device kernel. Throws busy, naming
+    // the tensor, when memory of it is in use elsewhere.
     void admit(ClientSlot& slot);
     void retract(ClientSlot& slot) noexcept;         // it did not go out after all
     void forget(const ClientSlot& slot) noexcept;    // it is about to go, or to be used again

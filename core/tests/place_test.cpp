@@ -264,6 +264,53 @@ void test_close_with_slots_out() {
     CHECK(session.expired());  // nothing that was out keeps it
 }
 
+// A request that waits for another may use its memory: the other is done with it by then. So may one that waits for that one.
+void test_memory_handed_on() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client client = scene.open();
+    const auto a = block_of(client, 1);
+    const auto b = block_of(client, 0);
+    const auto c = block_of(client, 0);
+    const auto first = home_of(client, at(*a), at(*b))->loan(holds(a, b));
+    const auto second = home_of(client, at(*b), at(*c))->loan(holds(b, c));
+    const auto third = home_of(client, at(*c), at(*a))->loan(holds(c, a));  // writes what the first one reads
+    const auto event = client.session->make_event();
+    client.session->submit(*first, log_model, 0, 0, 0, {event});
+    CHECK(says(refusal(Code::busy, [&] { client.session->submit(*second, log_model, 0, 0, 0); }), "$.inputs[0]"));
+    CHECK(says(refusal(Code::busy, [&] { client.session->submit(*second, log_model, 0, 0, 0, {event}); }), "$.inputs[0]"));
+    client.session->submit(*second, log_model, 0, 0, 0, {first});
+    client.session->submit(*third, log_model, 0, 0, 0, {second});
+    client.session->signal(*event);
+    client.session->wait(*third, 0, 0);
+    ended_as(*third, State::done, Reason::none);
+    CHECK_EQ(value_of(*b), 2);
+    CHECK_EQ(value_of(*c), 3);
+    CHECK_EQ(value_of(*a), 4);
+    CHECK(call(*client.session, *first, log_model));
+    scene.check_all_free();
+}
+
+// A request that is with a device kernel is out like any other.
+void test_direct_is_out() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client client = scene.open();
+    const auto a = block_of(client, 1);
+    const auto b = block_of(client, 0);
+    const auto slot = home_of(client, at(*a), at(*b))->loan(holds(a, b));
+    const auto other = home_of(client, at(*b), at(*a))->loan(holds(b, a));
+    CHECK(call(*client.session, *slot, log_model));
+    teal::ReplyLine& reply = slot->device->reply;
+    reply.stamp = slot->stamp;
+    reply.state = static_cast<std::uint32_t>(teal::LineState::resident);
+    CHECK(client.session->submit_direct(*slot));
+    CHECK(says(refusal(Code::busy, [&] { client.session->submit(*other, log_model, 0, 0, 0); }), "writes"));
+    reply.generation = slot->device->request.generation.load();  // what the kernel would store
+    CHECK(client.session->wait_direct(*slot, 1'000'000'000, 0) == teal::Answer::done);
+    CHECK(call(*client.session, *other, log_model));
+}
+
 }  // namespace
 
 int main() {
@@ -274,5 +321,7 @@ int main() {
     test_limbo();
     test_chain();
     test_close_with_slots_out();
+    test_memory_handed_on();
+    test_direct_is_out();
     return teal::check::summary();
 }
