@@ -88,6 +88,7 @@ def test_json_and_table_show_the_same(report: Report) -> None:
     assert found["rows"][0]["p999_us"] == 1.5
     assert found["rows"][1] == {
         "name": "a rival", "group": "calls", "n": 0, "p50_us": None, "p99_us": None, "p999_us": None,
+        "cpu_s_per_1000": None, "j_per_1000": None,
         "note": "not installed: run make bench-setup",
     }  # fmt: skip
     assert {"id", "value", "limit", "better", "ok"} <= set(found["bars"][0])

@@ -107,7 +107,7 @@ def identity_from_python(ground: Ground) -> None:
             check_answers([entry for entry in entries if f" {size} " in entry.row], "B")
         times = ground.turns(entries)
     for row, measured in times.items():
-        ground.report.add(row, group, measured.all(), notes[row])
+        ground.report.add_times(row, group, measured, notes[row])
     small, large = times["teal 64 B prepared"], times["teal 600 KB prepared"]
     plain = statistics.median(times["teal 64 B plain"].all()) / 1e3
     p50 = statistics.median(small.all()) / 1e3
@@ -171,7 +171,7 @@ def perceptron(ground: Ground) -> None:
     else:
         del times["teal inner"]
     for row, measured in times.items():
-        ground.report.add(row, group, measured.all(), notes[row])
+        ground.report.add_times(row, group, measured, notes[row])
     judge_perceptron(ground, times)
 
 
@@ -244,8 +244,8 @@ def sentence_embedder(ground: Ground) -> None:
         resident.extend(times["resident"])
         rounds.append(paired_difference(times["resident"], times["alone"]).value)
     note = "1 thread, inputs and outputs bound once, on the worker's core"
-    ground.report.add("in-process raw", group, alone.all(), note)
-    ground.report.add("teal prepared", group, resident.all(), TEAL_NOTES["prepared"])
+    ground.report.add_times("in-process raw", group, alone, note)
+    ground.report.add_times("teal prepared", group, resident, TEAL_NOTES["prepared"])
     judge_embedder(ground, bar, resident, paired_difference(resident, alone), estimate(rounds))
 
 

@@ -118,7 +118,9 @@ class Ground:
     def client(self, **more: Any) -> Lane:
         """A new client of Teal on its core. Raises LaneError."""
         config = {"subject": self.subject, "address": self.address, "core": self.cores.client}
-        return self.own.lane("teal.bench.client", config | {"server_core": self.cores.worker} | more)
+        lane = self.own.lane("teal.bench.client", config | {"server_core": self.cores.worker} | more)
+        lane.served_by = self.host
+        return lane
 
     def in_process(self, environment: Environment, kinds: Mapping[str, Path]) -> Lane:
         """The engine with nothing around it, on the core where the worker and the servers run. Raises LaneError."""

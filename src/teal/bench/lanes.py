@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from .energy import Effort, Meter
+
 REPLY_SECONDS = 300.0  # arbitrary: far beyond the longest block, so that a hung contender ends the bench
 LOG_LINES = 6  # of a contender that failed, quoted in the error
 MEDIAN_SE = 1.2533  # standard error of a median over that of a mean, for a normal distribution
@@ -73,6 +75,7 @@ class Lane:
             start_new_session=True,  # Ctrl-C reaches the bench alone, which then ends its lanes in order
         )
         self._litter: list[str] = []
+        self.served_by: Lane | None = None  # whose processes do this one's work, besides its own
         try:
             hello = self._read()
         except BaseException:
@@ -99,6 +102,11 @@ class Lane:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
         return "".join(f"\n  {line}" for line in lines[-LOG_LINES:])
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The roots of all process trees that take part in this one's calls."""
+        return (self._process.pid, *(self.served_by.pids if self.served_by is not None else ()))
 
     def tell(self, **command: Any) -> dict[str, Any]:
         """Sends one command and waits for its reply. Raises LaneError."""
@@ -162,6 +170,8 @@ class Times:
 
     blocks: list[array[int]] = field(default_factory=list)
     inner: list[array[int]] = field(default_factory=list)  # what of each call was the maths, where the lane knows
+    calls: int = 0  # untimed ones included, as in `effort`
+    effort: Effort | None = None
 
     def all(self) -> list[int]:
         return [ns for block in self.blocks for ns in block]
@@ -172,11 +182,18 @@ class Times:
     def around(self) -> Times:
         """Each call less what of it was the maths."""
         pairs = zip(self.blocks, self.inner, strict=True)
-        return Times([array("q", [a - b for a, b in zip(outer, inner, strict=True)]) for outer, inner in pairs])
+        blocks = [array("q", [a - b for a, b in zip(outer, inner, strict=True)]) for outer, inner in pairs]
+        return Times(blocks, calls=self.calls, effort=self.effort)
 
     def extend(self, other: Times) -> None:
         self.blocks.extend(other.blocks)
         self.inner.extend(other.inner)
+        if other.effort is not None:
+            self.spent(other.calls, other.effort)
+
+    def spent(self, calls: int, effort: Effort) -> None:
+        self.calls += calls
+        self.effort = effort if self.effort is None else self.effort + effort
 
 
 def decode(text: str) -> array[int]:
@@ -190,11 +207,14 @@ def take_turns(
 ) -> dict[str, Times]:
     """Runs `blocks` blocks of every entry, in turn, the order reversed every other time. Raises LaneError."""
     times = {entry.row: Times() for entry in entries}
+    meter = Meter()
     for block in range(blocks):
         if progress is not None:
             progress(f"block {block + 1} of {blocks}")
         for entry in entries if block % 2 == 0 else reversed(entries):
+            meter.start(entry.lane.pids)
             reply = entry.lane.tell(do="run", variant=entry.variant, warm=entry.warm, n=entry.n)
+            times[entry.row].spent(entry.warm + entry.n, meter.stop())
             times[entry.row].blocks.append(decode(reply["ns"]))
             if "inner" in reply:
                 times[entry.row].inner.append(decode(reply["inner"]))

@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .energy import Packages
+
 GAPS_US = (5, 20, 100)
 
 
@@ -107,6 +109,7 @@ def describe(cores: Cores, jitter_seconds: float) -> dict[str, Any]:
         "thp": chosen(text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "thp_shmem": chosen(text("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         "load_before": round(os.getloadavg()[0], 2),
+        "energy": Packages().reason or "RAPL",
     }
     found["jitter"] = {f"core {core}": jitter(core, jitter_seconds) for core in (cores.client, cores.worker)}
     return found

@@ -1,13 +1,14 @@
 """The form of every bench's result: one object with machine, versions, rows and bars.
 
     {"bench": "call", "machine": {...}, "versions": {...}, "settings": {...},
-     "rows": [{"name", "group", "n", "p50_us", "p99_us", "p999_us", "note"}, ...],
+     "rows": [{"name", "group", "n", "p50_us", "p99_us", "p999_us", "note", "cpu_s_per_1000", "j_per_1000"}, ...],
      "bars": [{"id", "value", "unit", "limit", "better", "ok", "se", "note"}, ...]}
 
 A row is something measured; a percentile for which there are too few samples is null (the p-th needs at least 1/(1-p)
 of them), and a row that could not be measured has n = 0 and says why in its note. A bar is a promise: `ok` is true or
 false where it was measured, null where it was not, and then `note` says why; nothing is ever filled in. `se` is the
-standard error of the value where it is an estimate over blocks.
+standard error of the value where it is an estimate over blocks. CPU seconds and joules per 1,000 calls are those of all
+processes that took part, the bench's own work for each call included (`energy.py`); null where they were not measured.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import Any, Literal
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from .energy import Effort
+from .lanes import Times
 
 Better = Literal["lower", "higher"]
 DIGITS = 3  # significant, in the table; JSON has all
@@ -44,6 +48,8 @@ class Row:
     p99_us: float | None = None
     p999_us: float | None = None
     note: str = ""
+    cpu_s_per_1000: float | None = None
+    j_per_1000: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,17 @@ class Promise:
         return value <= self.limit if self.better == "lower" else value >= self.limit
 
 
-def row_of(name: str, group: str, samples_ns: Sequence[int], note: str = "") -> Row:
-    """A row of samples in ns, in any order."""
+def row_of(
+    name: str, group: str, samples_ns: Sequence[int], note: str = "", effort: Effort | None = None, calls: int = 0
+) -> Row:
+    """A row of samples in ns, in any order; effort: of `calls` calls."""
     ordered = sorted(sample / 1e3 for sample in samples_ns)
     half, most, nearly_all = (percentile(ordered, share) for share in (0.5, 0.99, 0.999))
-    return Row(name, group, len(ordered), half, most, nearly_all, note)
+    cpu = joules = None
+    if effort is not None and calls > 0:
+        cpu = effort.cpu / calls * 1000
+        joules = None if effort.joules is None else effort.joules / calls * 1000
+    return Row(name, group, len(ordered), half, most, nearly_all, note, cpu, joules)
 
 
 @dataclass
@@ -91,11 +103,23 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
 
-    def add(self, name: str, group: str, samples_ns: Sequence[int], note: str = "") -> Row:
-        """Adds a row of samples in ns and returns it."""
-        row = row_of(name, group, samples_ns, note)
+    def add(
+        self,
+        name: str,
+        group: str,
+        samples_ns: Sequence[int],
+        note: str = "",
+        effort: Effort | None = None,
+        calls: int = 0,
+    ) -> Row:
+        """Adds a row of samples in ns, and what `calls` calls cost, and returns it."""
+        row = row_of(name, group, samples_ns, note, effort, calls)
         self.rows.append(row)
         return row
+
+    def add_times(self, name: str, group: str, times: Times, note: str = "") -> Row:
+        """A row of everything that take_turns() measured of one entry."""
+        return self.add(name, group, times.all(), note, times.effort, times.calls)
 
     def absent(self, name: str, group: str, reason: str) -> None:
         """Adds a row that says why there is nothing to show."""
@@ -154,15 +178,27 @@ class Report:
         return Text(f"{machine}\njitter floor: {floor}\n{versions}\n")
 
     def _row_table(self) -> Table:
-        table = Table("measured", "n", "p50 µs", "p99 µs", "p99.9 µs", "note", title=f"teal bench {self.bench}")
-        for column in table.columns[1:5]:
+        energy = any(row.j_per_1000 is not None for row in self.rows)
+        columns = (
+            "measured",
+            "n",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "CPU s/1000",
+            *(("J/1000",) if energy else ()),
+            "note",
+        )
+        table = Table(*columns, title=f"teal bench {self.bench}")
+        for column in table.columns[1:-1]:
             column.justify = "right"
         group = None
         for row in self.rows:
             if group not in (None, row.group):
                 table.add_section()
             group = row.group
-            table.add_row(row.name, str(row.n), *map(shown, (row.p50_us, row.p99_us, row.p999_us)), row.note)
+            figures = (row.p50_us, row.p99_us, row.p999_us, row.cpu_s_per_1000, *((row.j_per_1000,) if energy else ()))
+            table.add_row(row.name, str(row.n), *map(shown, figures), row.note)
         return table
 
     def _bar_table(self) -> Table:

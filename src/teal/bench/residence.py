@@ -56,7 +56,7 @@ def switch(ground: Ground) -> None:
     for name in client.SWITCHED:
         ground.host.ask("unload", name=name)
     for row in rows:
-        ground.report.add(f"{row} in turn", "residence", times[row].all(), "MLP 64-64-8, prepared calls, one worker")
+        ground.report.add_times(f"{row} in turn", "residence", times[row], "MLP 64-64-8, prepared calls, one worker")
     added = paired_difference(times["eight models"], times["one model"])
     ground.report.judge("call.switch.added_us", added.value, se=added.se, note="8 models in turn less one")
 
