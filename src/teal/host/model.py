@@ -429,9 +429,9 @@ class Model:
 
     def _take_spilled(self, slot: _core.Slot, number: int, tensors: list[_core.Tensor | None]) -> None:
         """Outputs larger than planned: taken from the host, and planned for from now on."""
-        layout, fds = self._session.take_spill(number)
+        layout, fd, lease = self._session.take_spill(number)
         spilled = _core.spilled_tensors(
-            fds[0], [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout]
+            fd, [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout], lease
         )
         for (index, *_), tensor in zip(layout, spilled, strict=True):
             tensors[index] = tensor
