@@ -81,11 +81,10 @@ class PoolSession:
         layout, fds = self._connection.ask(wire.TakeSpill(self.index, number, self.pool))
         with self._leasing:
             if len(fds) > 1:
-                lease: Lease | None = Lease(fds[1])
-                self._newest = weakref.ref(lease)
-            else:
-                lease = self._newest() if self._newest is not None else None
-        return layout, fds[0], lease
+                own = Lease(fds[1])
+                self._newest = weakref.ref(own)
+                return layout, fds[0], own
+            return layout, fds[0], self._newest() if self._newest is not None else None
 
     def with_room(self, take: Callable[[], T | None], nbytes: int, pages: str = "best") -> T:
         """What ``take`` gives, once there is room for it. Raises QuotaExceeded when there never is."""
