@@ -37,6 +37,7 @@ from teal.host.records import (
     ModelInfo,
     PoolStatistics,
     WorkerStatistics,
+    filled,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
 
@@ -275,34 +276,16 @@ class Host:
     def statistics(self) -> HostStatistics:
         """Workers, clients, models and what happened so far, as one frozen record."""
         raw = self._raw_statistics()
-        clients = tuple(
-            ClientStatistics(
-                c["pid"], c["uid"], c["pool"], c["requests"], c["in_flight"], c["bytes"], c["garbage"],
-                {name: Histogram.of([(f, n) for f, n in pairs]) for name, pairs in c["stages"].items()},
-            )
-            for c in raw["clients"]
-        )  # fmt: skip
-        workers = tuple(
-            WorkerStatistics(w["pid"], w["pool"], w["state"], w["requests"], w["sleeps"]) for w in raw["workers"]
-        )
         pages = max((session.core.page_bytes for session in self._connection.sessions.values()), default=4096)
-        same = (
-            "pid",
-            "address",
-            "version",
-            "uptime_s",
-            "descriptors",
-            "restarts",
-            "failed_with_worker",
-            "run_again",
-            "queued",
-            "active",
-        )
-        return HostStatistics(
-            **{name: raw[name] for name in same},
-            pools=tuple(PoolStatistics(**{**p, "cores": tuple(p["cores"])}) for p in raw["pools"]),
-            workers=workers,
-            clients=clients,
+        return filled(
+            HostStatistics,
+            raw,
+            pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in raw["pools"]),
+            workers=tuple(filled(WorkerStatistics, worker) for worker in raw["workers"]),
+            clients=tuple(
+                filled(ClientStatistics, client, stages={name: Histogram.of(b) for name, b in client["stages"].items()})
+                for client in raw["clients"]
+            ),
             models=tuple(info_of(described) for described in raw["models"]),
             page_bytes=pages,
         )

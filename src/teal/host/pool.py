@@ -70,6 +70,8 @@ class Pool:
         self.stopping = False
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
+        self._sessions_gone = 0
+        self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
         self.workers: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -232,6 +234,9 @@ class Pool:
         session.leases.end()
         session.close_descriptors()
         self.sessions.pop(session.index, None)
+        requests = self.sweeper.session(session.index)["requests"]
+        self._sessions_gone += requests > 0
+        self._requests_gone += requests
         self._gone = callers.by_model([self._gone, self._seen_by(session.index)])
         self.sweeper.free_session(session.index)
 
@@ -333,6 +338,8 @@ class Pool:
             "in_flight": self.limits.in_flight,
             "slots": self.limits.slots,
             "sessions": len(self.sessions),
+            "sessions_gone": self._sessions_gone,
+            "requests_gone": self._requests_gone,
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
