@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
@@ -32,6 +33,15 @@ std::function<void()> called_once(nb::object callback) {
             error.discard_as_unraisable("teal notifier");
         }
     };
+}
+
+// A Python object as the loan of tensors, which may go in any thread.
+std::shared_ptr<void> held_by_tensors(nb::object hold) {
+    return {new nb::object(std::move(hold)), [](nb::object* held) {
+                if (!nb::is_alive()) return;  // the process ends, and its descriptors with it
+                const nb::gil_scoped_acquire gil;
+                delete held;
+            }};
 }
 
 }  // namespace
@@ -87,7 +97,9 @@ void bind_client(nb::module_& m) {
         }, nb::arg("event"), nb::arg("callback"), nb::sig("def add_event(self, event: Event, callback: typing.Callable[[], typing.Any]) -> None"))
         .def("stop", &Notifier::stop, nb::call_guard<nb::gil_scoped_release>());
     // Outputs that were too large for their slot come in a region of their own.
-    m.def("spilled_tensors", [](int fd, const std::vector<nb::tuple>& layout) {
+    // `hold` is kept as long as anybody looks at one of them.
+    m.def("spilled_tensors", [](int fd, const std::vector<nb::tuple>& layout, nb::object hold) {
+        const auto loan = held_by_tensors(std::move(hold));
         auto region = Region::adopt(fd, RegionKind::spill, true);
         region->close_fd();
         nb::list tensors;
@@ -105,10 +117,11 @@ void bind_client(nb::module_& m) {
                 throw Error(Code::internal_error, "spilled output: its layout does not fit its region");
             desc.rank = static_cast<std::uint8_t>(shape.size());
             std::copy(shape.begin(), shape.end(), desc.shape);
-            tensors.append(make_tensor(desc, region->base(), region, region, false));
+            tensors.append(make_tensor(desc, region->base(), region, loan, false));
         }
         return tensors;
-    }, nb::arg("fd"), nb::arg("layout"), nb::sig("def spilled_tensors(fd: int, layout: list[tuple[str, tuple[int, ...], int, int]]) -> list[Tensor]"));
+    }, nb::arg("fd"), nb::arg("layout"), nb::arg("hold").none() = nb::none(),
+       nb::sig("def spilled_tensors(fd: int, layout: list[tuple[str, tuple[int, ...], int, int]], hold: object = None) -> list[Tensor]"));
 }
 
 }  // namespace teal

@@ -14,7 +14,7 @@ TealError
 ├── VersionMismatch     two builds of Teal that do not speak the same ABI
 └── InternalError       our fault: please file a bug
 
-You do *not* get a TealError for a wrong type of argument (TypeError) or for what your own function kernels raise in
+You do *not* get a TealError for a keyword that there is not (TypeError) or for what your own function kernels raise in
 your own process.
 """
 

@@ -71,7 +71,11 @@ def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes:
         "workers": [{"pid": 2, "pool": "default", "state": "idle", "requests": requests, "sleeps": requests}],
         "clients": [],
         "pools": [],
-        "models": [{"name": "m", "version": 1, "line": 0, "current": True, "pool": "default", "kernel": "onnx"}],
+        "callers": {},
+        "descriptors": 64,
+        "models": [
+            {"name": "m", "version": 1, "line": 0, "index": 0, "current": True, "pool": "default", "kernel": "onnx"}
+        ],
         "versions": {"default/0": {"requests": requests, "stages": stages, **dict.fromkeys(counters, 0)}},
         **changes,
     }  # fmt: skip

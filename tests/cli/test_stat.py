@@ -56,6 +56,53 @@ def test_an_interval_shows_only_itself(host: Any, typed: Typed, name: str) -> No
     assert model["stages"]["run"]["count"] <= 1  # the worker counts after it has answered
 
 
+def test_a_models_row_has_what_its_callers_saw(serve: Serve, typed: Typed) -> None:
+    """Copies of clients, wake and total, also of clients that have left, and as model.statistics() has them."""
+    host = serve("--load", "echo=builtin:identity")
+    at = ["--host", host.name]
+    with public.connect(host.ready["address"]) as client:
+        model = client.model("echo")
+        for _ in range(3):
+            model([1, 2])
+        while typed(["stat", "--json", *at]).json["models"][0]["stages"]["run"]["count"] < 3:
+            pass
+        mine = model.statistics()
+        [echo] = typed(["stat", "--json", *at]).json["models"]
+        assert (echo["copies_in"], echo["bytes_copied"]) == (mine.copies_in, mine.bytes_copied) == (3, 48)
+        for stage in ("queue", "run", "copy", "wake", "total"):
+            assert echo["stages"][stage]["count"] == mine.stages[stage].count == 3
+    while (found := typed(["stat", "--json", *at]).json)["clients"]:
+        pass
+    [pool] = found["pools"]
+    while not pool["sessions_gone"]:  # a worker lets go first
+        [pool] = typed(["stat", "--json", *at]).json["pools"]
+    assert (pool["sessions_gone"], pool["requests_gone"]) == (1, 3)
+    [echo] = typed(["stat", "--json", *at]).json["models"]
+    assert [echo["stages"][stage]["count"] for stage in ("copy", "wake", "total")] == [3, 3, 3]
+    said = typed(["stat", *at]).out
+    assert "1 client that left had 3 requests; the models' rows have them" in said
+    assert "of all versions of the name" not in said
+    typed(["load", "echo", "builtin:identity", *at])
+    assert (
+        "copy, wake and total: as callers saw them, of all versions of the name since it came"
+        in typed(["stat", *at]).out
+    )
+    quiet = typed(["stat", "--json", "--interval", "20ms", *at]).json["models"][0]
+    assert [quiet["stages"][stage]["count"] for stage in ("copy", "wake", "total")] == [0, 0, 0]
+
+
+def test_more_models_than_a_client_counts_apart(serve: Serve, typed: Typed) -> None:
+    host = serve()
+    with public.connect(host.ready["address"]) as client:
+        for n in range(17):
+            client.load(f"m{n}", "builtin:identity")(1)
+        found = typed(["stat", "--json", "--host", host.name]).json
+        assert found["unattributed"] == 2
+        assert sum(m["stages"]["total"]["count"] for m in found["models"]) == 15
+        said = typed(["stat", "--host", host.name]).out
+        assert "2 calls are in no row's copy, wake and total: a client counts 15 models apart" in said
+
+
 def test_text_when_stdout_is_no_terminal(host: Any, typed: Typed) -> None:
     said = typed(["stat", "--host", host.name])
     assert said.status == 0

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,37 @@ def test_program(programs: Path, name: str) -> None:
     if not program.exists():
         pytest.fail(f"{program} does not exist; build it: cmake --build {programs}", pytrace=False)
     _run(program)
+
+
+@pytest.fixture(scope="session")
+def emulator() -> str:
+    """An emulator of CPUs that are older than this one."""
+    found = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    if found is None or platform.machine() != "x86_64":
+        pytest.skip("no qemu-x86_64 here (apt-get install qemu-user), or not an x86-64 machine")
+    return found
+
+
+@pytest.mark.parametrize("name", ["cpu_test", "descriptor_test", "request_test", "session_test"])
+def test_program_on_a_cpu_of_2008(programs: Path, emulator: str, name: str) -> None:
+    """x86-64-v2 and nothing beyond it: an instruction that it has not would end the program with SIGILL."""
+    _run(emulator, "-cpu", "Nehalem", programs / name)
+
+
+def test_python_on_a_cpu_without_avx2(emulator: str) -> None:
+    """NumPy itself does not start there without AVX, so the CPU has that."""
+    program = (
+        "import teal.host.worker, teal.cli, teal\n"
+        "from teal import _core\n"
+        "features = _core.cpu_features()\n"
+        "assert features['features']['avx2'] == {'offered': False, 'enabled': False}\n"
+        "print(_core.isa(), features['isa_widest'])\n"
+    )
+    result = subprocess.run(
+        [emulator, "-cpu", "max,-avx2", sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "v2 v2\n"
 
 
 def test_there_are_programs() -> None:

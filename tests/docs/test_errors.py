@@ -289,6 +289,89 @@ def test_every_class_has_its_place() -> None:
         assert re.search(rf"^## {name}\b", text, re.MULTILINE), f"{name} has no section"
 
 
+_ADVICE = re.compile(
+    r"expected|expects|it has|there are|needs|\bgive|; |\bat most|\b(is|are) loaded|(out|in)puts are|this host has"
+    r"|\bask |\buse |pip install|elsewhere in this call|its signature says|is declared as|must "
+    r"|the most this host takes|has room for"
+)
+# Without: the system's or the engine's own words follow, or what is wrong is all that can be said.
+_WITHOUT_ADVICE = frozenset(
+    {
+        "a mapping whose keys are not all names of inputs",
+        "a number is out of range: …",
+        "cannot listen at …: …",
+        "control message longer than … bytes, or with more than … descriptors",
+        "input … is missing",
+        "message not understood: …",
+        "message … is not for a host",
+        "model file of … bytes: no memory for it (…)",
+        "model file of … bytes: only … bytes of memory are available",
+        "no room for … bytes in this client's shared memory",
+        "output … is …, not one of Teal's dtypes",
+        "output … is …: …",
+        "path with a NUL byte",
+        "reading the file of …: …",
+        "the answer could not be sent: …",
+        "the descriptor of … is not a regular file",
+        "the file of … is empty",
+        "the file shrank from … to … bytes while it was read",
+        "the function returned None for output …",
+        "the message should have come with a file descriptor",
+        "this connection has a session with pool … already",
+        "… does not convert to …: a number is out of its range",
+        "… does not convert to …: it makes …",
+        "… does not convert to …: …",
+        "… does not say what it takes: wrap it, with a @teal.signature",
+        "… does not take the inputs of its @teal.signature: …",
+        "… is not UTF-8, in which names and paths travel",
+        "… is not one of Teal's dtypes",
+        "… is not text that UTF-8 can hold: …",
+        "…: an output does not fit this client's quota of … bytes (Limits.bytes)",
+        "…: is the model's own folder",
+        "…: leaves the model repository …",
+        "…: not a folder",
+        "…: not a model onnxruntime can load: …",
+        "…: not a regular file",
+        "…: the request was malformed",
+    }
+)
+
+
+# Without the value: it is a mapping or a message that would not fit, or there is none.
+_WITHOUT_VALUE = frozenset(
+    {
+        (
+            "a function kernel runs any code as the host's user, so only that user may load one; "
+            "ask the host's owner to load it"
+        ),
+        "a mapping whose keys are not all names of inputs",
+        "an ONNX kernel needs its file",
+        "no source given, and this host has no model repository (teal serve --repository DIR)",
+        "path with a NUL byte",
+        "pool name: expected 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit, without '..'",
+        "strings cannot be filled in place; pass them to the call",
+        "the first message must be hello",
+        "the message should have come with a file descriptor",
+        "the model file's descriptor must come with the message",
+    }
+)
+
+
+def test_every_message_says_what_was_expected_or_what_to_do() -> None:
+    """Of those that say what is wrong with what a caller gave, or with a limit; and the value itself is in it."""
+    mine = [
+        message
+        for message in MESSAGES
+        if message.kind in ("InvalidArgument", "QuotaExceeded")
+        and message.place.startswith(("src/teal/host", "src/teal/kernel"))
+    ]
+    assert len(mine) > 80
+    silent = {message.template for message in mine if not _ADVICE.search(message.template)}
+    assert silent <= _WITHOUT_ADVICE  # a new message should not need to be here
+    vague = [m.place for m in mine if "…" not in m.template and m.template not in _WITHOUT_VALUE]
+    assert not vague
+
+
 # ---- for real --------------------------------------------------------------------------------------------------------
 
 

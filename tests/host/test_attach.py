@@ -85,6 +85,52 @@ def test_attached_in_the_same_process(host: teal.Host) -> None:
     host.unload("theirs")
 
 
+WEIGHING = """
+import sys, numpy as np, teal
+def memory():
+    lines = open("/proc/self/smaps_rollup").read().splitlines()[1:]
+    kinds = dict((line.split(":")[0], int(line.split()[1])) for line in lines)
+    return kinds["Rss"] - kinds["Private_Clean"] - kinds["Shared_Clean"]  # code of libraries comes and goes
+host = teal.connect(sys.argv[1])
+rows = np.ones((1, 64), np.float32)
+host.model("small")(rows)
+before = memory()
+big = host.model("big")
+for _ in range(20):
+    out = big(rows)[0].numpy()
+assert out[0, 0] == 64
+print((memory() - before) * 1024)
+"""
+
+
+def test_a_client_holds_no_weights(host: teal.Host, onnx_model: Any) -> None:
+    """64 MiB of weights are in the worker, and not in who calls it."""
+    helper, numpy_helper = pytest.importorskip("onnx.helper"), pytest.importorskip("onnx.numpy_helper")
+    import onnx
+
+    paths = {}
+    for name, columns in (("small", 8), ("big", 1 << 18)):
+        weights = numpy_helper.from_array(np.ones((64, columns), np.float32), "w")
+        value = helper.make_tensor_value_info
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("ReduceMax", ["xw"], ["y"], keepdims=1)],
+            "g",
+            [value("x", onnx.TensorProto.FLOAT, ["n", 64])],
+            [value("y", onnx.TensorProto.FLOAT, None)],
+            [weights],
+        )
+        model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+        paths[name] = onnx_model("g (float[N] x) => (float[N] y) { y = Neg(x) }", name)
+        paths[name].write_bytes(model.SerializeToString())
+        host.load(name, paths[name], threads=1)
+    assert host.model("big").info.bytes > 60 << 20
+    grown = int(finished(python(WEIGHING, host.address)))
+    assert grown < 4 << 20  # a sixteenth of the weights: slots and what Python keeps
+    gone(host)
+    for name in paths:
+        host.unload(name)
+
+
 def test_nobody_there() -> None:
     with pytest.raises(
         teal.NotFound, match=r"no host listens at @teal/none/nowhere .*; start one with `teal serve`, or embed"

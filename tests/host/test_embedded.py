@@ -110,6 +110,20 @@ def test_options_that_are_none(options: dict[str, Any], error: Any, complaint: s
     assert threading.active_count() <= before  # one of an earlier test may have been leaving
 
 
+def test_an_isa_that_this_machine_has_not() -> None:
+    program = "import teal\ntry:\n    teal.Host()\nexcept teal.InvalidArgument as error:\n    print(error)\n"
+    for value in ("quantum", "amx9"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            check=True,
+            env={**os.environ, "TEAL_ISA": value},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.startswith(f"TEAL_ISA={value!r} cannot be honoured: on this machine it may be one of "), done
+        assert done.stderr == ""
+
+
 @pytest.mark.parametrize("idle", ["0ns", "200us", "1.5ms", " 10 ms ", 0, 0.001, "µs".replace("µs", "3µs")])
 def test_durations(idle: Any) -> None:
     from teal.host.duration import nanoseconds

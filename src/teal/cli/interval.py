@@ -3,7 +3,8 @@
 Theory of operation: the host only ever counts up, per worker, per loaded version and per session. A rate or a
 percentile of an interval is made of the difference of two looks, here and not in the host, so that any number of
 watchers with intervals of their own disturb nothing. What is new since the first look (another host, a reloaded
-version, a client that came) counts from zero. Buckets of histograms are 32 bits wide and wrap.
+version, a client that came) counts from zero. Buckets of histograms are 32 bits wide and wrap. The records are those of
+teal.host.records, with the rates of the interval, and histograms of the interval alone.
 """
 
 from __future__ import annotations
@@ -12,77 +13,65 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from teal.host.records import Histogram, place
+from teal.host import callers
+from teal.host.records import (
+    ClientStatistics,
+    Histogram,
+    ModelStatistics,
+    PoolStatistics,
+    Totals,
+    WorkerStatistics,
+    filled,
+    merged,
+    place,
+)
 
 Raw = Mapping[str, Any]  # Host._raw_statistics(), or a part of it
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """requests, sleeps: since it started."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker(WorkerStatistics):
+    """With the rates of the interval."""
 
-    pid: int
-    pool: str
-    state: str
-    requests: int
     requests_per_s: float
-    sleeps: int
     sleeps_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A loaded version. Counters: since it was loaded, over all clients. stages (queue, run, copy): of the interval."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version(ModelStatistics):
+    """A loaded version. Counters: since it was loaded, over all clients. stages (queue, run, copy): of the interval.
+
+    The current version also has what callers count, those that have left among them, for all versions of the name
+    together: wake, total, and their part of copy, copies_in and bytes_copied.
+    """
 
     name: str
     version: int
     current: bool
     pool: str
     kernel: str
-    requests: int
     requests_per_s: float
-    failed: int
-    cancelled: int
-    expired: int
-    in_flight: int
-    copies_in: int
-    copies_out: int
-    bytes_copied: int
-    bindings: int
-    stages: dict[str, Histogram]
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client(ClientStatistics):
     """A client's session with a pool. requests: since it connected. stages (copy, wake, total): of the interval."""
 
-    pid: int
-    uid: int
-    pool: str
-    requests: int
     requests_per_s: float
-    in_flight: int
-    bytes: int
-    garbage: int
-    stages: dict[str, Histogram]
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """interval_s: between the looks, on the host's clock; since_start: the first look was the host's start."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval(Totals):
+    """interval_s: between the looks, on the host's clock; since_start: the first look was the host's start.
 
-    address: str
-    pid: int
-    version: str
-    uptime_s: float
+    unattributed: calls, since the host's start, whose callers had no room left to count them by model (a client counts
+    15 models apart): they are missing in what callers count.
+    """
+
     interval_s: float
     since_start: bool
-    queued: int
-    active: int
-    restarts: int
-    failed_with_worker: int
-    run_again: int
-    pools: tuple[Raw, ...]
+    unattributed: int
+    pools: tuple[PoolStatistics, ...]
     workers: tuple[Worker, ...]
     models: tuple[Version, ...]
     clients: tuple[Client, ...]
@@ -94,12 +83,13 @@ def between(before: Raw | None, after: Raw) -> Interval:
         before = None
     elapsed = after["uptime_s"] - (0.0 if before is None else before["uptime_s"])
     elapsed = max(elapsed, 1e-9)
-    same = ("address", "pid", "version", "uptime_s", "queued", "active", "restarts", "failed_with_worker", "run_again")
-    return Interval(
-        **{name: after[name] for name in same},
+    return filled(
+        Interval,
+        after,
         interval_s=elapsed,
         since_start=before is None,
-        pools=tuple(after["pools"]),
+        unattributed=sum(seen["requests"] for key, seen in after["callers"].items() if key.endswith("/-1")),
+        pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in after["pools"]),
         workers=_workers(before, after, elapsed),
         models=_versions(before, after, elapsed),
         clients=_clients(before, after, elapsed),
@@ -111,17 +101,9 @@ def _workers(before: Raw | None, after: Raw, elapsed: float) -> tuple[Worker, ..
     made = []
     for w in after["workers"]:
         old = _earlier(earlier.get(w["pid"]), w)
-        made.append(
-            Worker(
-                pid=w["pid"],
-                pool=w["pool"],
-                state=w["state"],
-                requests=w["requests"],
-                requests_per_s=(w["requests"] - old["requests"]) / elapsed,
-                sleeps=w["sleeps"],
-                sleeps_per_s=max(0, w["sleeps"] - old.get("sleeps", 0)) / elapsed,
-            )
-        )
+        requests = (w["requests"] - old["requests"]) / elapsed
+        sleeps = max(0, w["sleeps"] - old.get("sleeps", 0)) / elapsed
+        made.append(filled(Worker, w, requests_per_s=requests, sleeps_per_s=sleeps))
     return tuple(made)
 
 
@@ -136,21 +118,29 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
         if numbers is None:
             continue
         old = _earlier(earlier.get(_version_key(m)), numbers)
-        counted = ("failed", "cancelled", "expired", "in_flight", "copies_in", "copies_out", "bytes_copied", "bindings")
-        made.append(
-            Version(
-                name=m["name"],
-                version=m["version"],
-                current=m["current"],
-                pool=m["pool"],
-                kernel=m["kernel"],
-                requests=numbers["requests"],
-                requests_per_s=(numbers["requests"] - old["requests"]) / elapsed,
-                **{name: numbers[name] for name in counted},
-                stages=_stages(old, numbers),
-            )
-        )
+        rate = (numbers["requests"] - old["requests"]) / elapsed
+        stages = _stages(old, numbers)
+        if m["current"]:
+            numbers, stages = _with_callers(before, after, m, old, numbers)
+        made.append(filled(Version, {**numbers, **m}, requests_per_s=rate, stages=stages))
     return tuple(made)
+
+
+def _with_callers(
+    before: Raw | None, after: Raw, model: Raw, old: Raw, new: Raw
+) -> tuple[dict[str, Any], dict[str, Histogram]]:
+    """Counters and stages of a version together with what callers of its name saw."""
+    key = place(model["pool"], model["index"])
+    seen = after["callers"].get(key) or callers.summed([])
+    then = ({} if before is None else before["callers"].get(key)) or {}
+    numbers = dict(new)
+    numbers["copies_in"] += seen["copies_in"]
+    numbers["bytes_copied"] += seen["bytes_in"]
+    grown = {stage: added(then.get(stage, ()), seen[stage]) for stage in callers.STAGES}
+    stages = _stages(old, new)
+    in_worker = added(old["stages"].get("copy", ()), new["stages"]["copy"])
+    stages["copy"] = Histogram.of(merged(in_worker, grown["copy"]))
+    return numbers, stages | {stage: Histogram.of(grown[stage]) for stage in ("wake", "total")}
 
 
 def _version_key(model: Raw) -> tuple[str, int, int]:
@@ -162,19 +152,8 @@ def _clients(before: Raw | None, after: Raw, elapsed: float) -> tuple[Client, ..
     made = []
     for c in sorted(after["clients"], key=lambda c: (c["pid"], _session_key(c))):
         old = _earlier(earlier.get(_session_key(c)), c)
-        made.append(
-            Client(
-                pid=c["pid"],
-                uid=c["uid"],
-                pool=c["pool"],
-                requests=c["requests"],
-                requests_per_s=(c["requests"] - old["requests"]) / elapsed,
-                in_flight=c["in_flight"],
-                bytes=c["bytes"],
-                garbage=c["garbage"],
-                stages=_stages(old, c),
-            )
-        )
+        rate = (c["requests"] - old["requests"]) / elapsed
+        made.append(filled(Client, c, requests_per_s=rate, stages=_stages(old, c)))
     return tuple(made)
 
 

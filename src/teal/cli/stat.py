@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -38,9 +38,9 @@ _INTERVAL_S = 0.5
 def command(once: bool, interval: float | None, watch: bool, host: str | None, as_json: bool) -> None:
     """Show a host live: workers, models with the histograms of their stages, clients.
 
-    Stages: queue (from submitting to the kernel), run (in the kernel), copy (into and out of slots), wake (from the
-    kernel to the client), total. Unanswered: failed, cancelled and expired requests. Printed once, numbers count from
-    the start of the host, or with --interval from one interval.
+    Stages: queue (from submitting to the kernel), run (in the kernel), copy (into and out of slots, by clients and
+    workers), wake (from the kernel to the client), total. Unanswered: failed, cancelled and expired requests. Printed
+    once, numbers count from the start of the host, or with --interval from one interval.
 
     \b
     Examples:
@@ -111,8 +111,26 @@ def _drawn(found: Interval) -> Group:
         parts += [f"failed with a worker {found.failed_with_worker}", f"run again {found.run_again}"]
     line = Text("  ".join(parts) + f"  ({period})")
     models = _models(found) if found.models else Text("no models are loaded")
-    clients = _clients(found) if found.clients else Text("no clients have called")
-    return Group(line, Text(), _workers(found), Text(), models, Text(), clients)
+    clients = _clients(found) if found.clients else Text("no client with calls is connected")
+    return Group(line, Text(), _workers(found), Text(), models, *map(Text, _remarks(found)), Text(), clients)
+
+
+def _remarks(found: Interval) -> list[str]:
+    """What the tables do not say by themselves."""
+    remarks = []
+    if any(m.current and m.version > 1 for m in found.models):
+        remarks.append("* copy, wake and total: as callers saw them, of all versions of the name since it came")
+    if found.unattributed:
+        remarks.append(
+            f"{found.unattributed:,} calls are in no row's copy, wake and total: a client counts 15 models apart"
+        )
+    gone = sum(pool.sessions_gone for pool in found.pools)
+    if gone:
+        requests = sum(pool.requests_gone for pool in found.pools)
+        remarks.append(
+            f"{gone:,} client{'s' * (gone != 1)} that left had {requests:,} requests; the models' rows have them"
+        )
+    return remarks
 
 
 def _workers(found: Interval) -> Table:
@@ -134,7 +152,9 @@ def _models(found: Interval) -> Table:
         name = m.name if len(found.pools) < 2 else f"{m.pool}/{m.name}"
         cells = [name, f"{m.version}{'*' if m.current else ' '}", draw.rate(m.requests_per_s), f"{m.in_flight}",
                  f"{m.failed + m.cancelled + m.expired:,}"]  # fmt: skip
-        _stage_rows(table, cells, m.stages, ("queue", "run", "copy"))
+        _stage_rows(
+            table, cells, m.stages, ("queue", "run", "copy", "wake", "total") if m.current else ("queue", "run", "copy")
+        )
     return table
 
 
@@ -148,7 +168,7 @@ def _clients(found: Interval) -> Table:
     return table
 
 
-def _stage_rows(table: Table, cells: list[str], stages: dict[str, Histogram], names: tuple[str, ...]) -> None:
+def _stage_rows(table: Table, cells: list[str], stages: Mapping[str, Histogram], names: tuple[str, ...]) -> None:
     """A line per stage; what it belongs to stands on the first."""
     for name in names:
         h = stages[name]

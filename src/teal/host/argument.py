@@ -7,7 +7,9 @@ msgspec, and what goes into a call by the signature of its model.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 from teal.errors import InvalidArgument
@@ -40,6 +42,30 @@ def one_of(value: object, kinds: type[T] | tuple[type[T], ...], path: str, expec
     if not isinstance(value, kinds):
         raise wrong(value, path, expected)
     return value
+
+
+def optional(value: object, kinds: type[T] | tuple[type[T], ...], path: str, expected: str) -> T | None:
+    """The same, or None. A bool is no number."""
+    if value is not None and isinstance(value, bool) and kinds is int:
+        raise wrong(value, path, expected)
+    return None if value is None else one_of(value, kinds, path, expected)
+
+
+def seconds(value: object, path: str) -> float:
+    """A number of seconds, finite or not. Raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
+        raise wrong(value, path, "a number of seconds")
+    return float(value)
+
+
+def path_of(value: object, path: str, expected: str) -> str | None:
+    """A path as text, or None. Raises InvalidArgument."""
+    if value is None or isinstance(value, str):
+        return value
+    text = os.fspath(value) if isinstance(value, os.PathLike) else None
+    if not isinstance(text, str):
+        raise wrong(value, path, expected)
+    return text
 
 
 def cores(value: object, usable: set[int], path: str) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from teal._version import __version__
 from teal.errors import Closed, PeerDied, QuotaExceeded
 from teal.host import address as addresses
 from teal.host import wire
+from teal.host.lease import Lease
 from teal.host.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class PoolSession:
         self._registering = threading.Lock()  # guards _models
         self._models: weakref.WeakSet[Model] = weakref.WeakSet()  # whose idle slots may make room for others
         self._growing = threading.Lock()
+        self._leasing = threading.Lock()  # guards _newest
+        self._newest: weakref.ref[Lease] | None = None
 
     def grow(self, nbytes: int, pages: str = "best") -> None:
         """Adds a region with room for at least ``nbytes`` more. Raises QuotaExceeded."""
@@ -70,9 +73,18 @@ class PoolSession:
         for region in self.core.take_empty_regions(keep):
             self._connection.ask(wire.FreeRegion(self.index, region, self.pool))
 
-    def take_spill(self, number: int) -> tuple[Any, list[int]]:
-        """Layout and descriptor of outputs that were larger than planned. They can be taken once."""
-        return self._connection.ask(wire.TakeSpill(self.index, number, self.pool))
+    def take_spill(self, number: int) -> tuple[Any, int, Lease | None]:
+        """Layout, descriptor and lease of outputs that were larger than planned; who shows them holds the lease.
+
+        They can be taken once.
+        """
+        layout, fds = self._connection.ask(wire.TakeSpill(self.index, number, self.pool))
+        with self._leasing:
+            if len(fds) > 1:
+                own = Lease(fds[1])
+                self._newest = weakref.ref(own)
+                return layout, fds[0], own
+            return layout, fds[0], self._newest() if self._newest is not None else None
 
     def with_room(self, take: Callable[[], T | None], nbytes: int, pages: str = "best") -> T:
         """What ``take`` gives, once there is room for it. Raises QuotaExceeded when there never is."""

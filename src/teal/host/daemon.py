@@ -107,12 +107,9 @@ class Daemon:
             case wire.Statistics():
                 return self.statistics(), ()
             case wire.TakeSpill(index, number, pool_name):
-                _, session = self._session(client, pool_name, index)
-                spill = session.spills.pop(number, None)
-                if spill is None:
-                    raise NotFound(f"spilled output {number}: none, or taken already")
-                asyncio.get_running_loop().call_soon(os.close, spill.fd)  # after the answer was sent
-                return spill.layout, (spill.fd,)
+                pool, session = self._session(client, pool_name, index)
+                spill, fds = pool.take_spill(session, number)
+                return spill.layout, fds
             case wire.Stop(drain, timeout):
                 if not client.owner:
                     raise InvalidArgument(f"user {client.uid} may use this host, and only its owner may stop it")

@@ -22,8 +22,8 @@ from teal import _core
 from teal._version import __version__
 from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
+from teal.host import argument, wire
 from teal.host import repository as files
-from teal.host import wire
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
 from teal.host.duration import nanoseconds
@@ -37,6 +37,7 @@ from teal.host.records import (
     ModelInfo,
     PoolStatistics,
     WorkerStatistics,
+    filled,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
 
@@ -122,6 +123,7 @@ class Host:
         repository: str | os.PathLike[str] | None = None,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
         own = f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
         address = addresses.default_address(own if name is None else name)
@@ -197,20 +199,19 @@ class Host:
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
         killed the worker), DeadlineExceeded (timeout).
         """
-        files.check_name(name)
-        source = None if source is None else os.fspath(source)
-        idle_ns = None if idle is None else nanoseconds(idle, "$.idle")
         message = wire.Load(
-            name, source, kernel, version, pool, idempotent, threads, idle_ns, timeout=timeout, options=options or {}
+            files.check_name(name),
+            argument.path_of(source, "$.source", "a path, builtin:NAME or package.module:function"),
+            argument.optional(kernel, str, "$.kernel", "onnx, systems, function or builtin"),
+            argument.optional(version, int, "$.version", "a whole number"),
+            argument.optional(pool, str, "$.pool", "the name of a pool"),
+            argument.optional(idempotent, bool, "$.idempotent", "True, False or None"),
+            argument.optional(threads, int, "$.threads", "a whole number"),
+            None if idle is None else nanoseconds(idle, "$.idle"),
+            timeout=argument.seconds(timeout, "$.timeout"),
+            options=_engine_options(options),
         )
-        fds: tuple[int, ...] = ()
-        if source is not None and (kernel or files.kernel_kind(source)) in files.FILE_KINDS.values():
-            message.source = os.path.abspath(source) if os.path.exists(source) else source
-            with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
-                fds = (files.open_file(source, 1 << 46),)
-            message.has_file = bool(fds)
-            if not fds and not os.path.exists(source):
-                message.source = source
+        fds = _with_file(message)
         try:
             described, _ = self._connection.ask(message, fds)
         except InvalidArgument as error:
@@ -275,34 +276,16 @@ class Host:
     def statistics(self) -> HostStatistics:
         """Workers, clients, models and what happened so far, as one frozen record."""
         raw = self._raw_statistics()
-        clients = tuple(
-            ClientStatistics(
-                c["pid"], c["uid"], c["pool"], c["requests"], c["in_flight"], c["bytes"], c["garbage"],
-                {name: Histogram.of([(f, n) for f, n in pairs]) for name, pairs in c["stages"].items()},
-            )
-            for c in raw["clients"]
-        )  # fmt: skip
-        workers = tuple(
-            WorkerStatistics(w["pid"], w["pool"], w["state"], w["requests"], w["sleeps"]) for w in raw["workers"]
-        )
         pages = max((session.core.page_bytes for session in self._connection.sessions.values()), default=4096)
-        same = (
-            "pid",
-            "address",
-            "version",
-            "uptime_s",
-            "descriptors",
-            "restarts",
-            "failed_with_worker",
-            "run_again",
-            "queued",
-            "active",
-        )
-        return HostStatistics(
-            **{name: raw[name] for name in same},
-            pools=tuple(PoolStatistics(**{**p, "cores": tuple(p["cores"])}) for p in raw["pools"]),
-            workers=workers,
-            clients=clients,
+        return filled(
+            HostStatistics,
+            raw,
+            pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in raw["pools"]),
+            workers=tuple(filled(WorkerStatistics, worker) for worker in raw["workers"]),
+            clients=tuple(
+                filled(ClientStatistics, client, stages={name: Histogram.of(b) for name, b in client["stages"].items()})
+                for client in raw["clients"]
+            ),
             models=tuple(info_of(described) for described in raw["models"]),
             page_bytes=pages,
         )
@@ -314,13 +297,13 @@ class Host:
         if self._thread is not None:
             self.close(drain=drain, timeout=timeout)
             return
-        self._ask(wire.Stop(bool(drain), float(timeout)))
+        self._ask(wire.Stop(bool(drain), argument.seconds(timeout, "$.timeout")))
         self._connection.close()
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Embedded: stops the host. Attached: hangs up. Views of tensors in this process stay readable."""
         if self._thread is not None:
-            self._thread.stop(drain=bool(drain), timeout=float(timeout))
+            self._thread.stop(drain=bool(drain), timeout=argument.seconds(timeout, "$.timeout"))
         self._connection.close()
         self._finalizer.detach()
 
@@ -335,6 +318,26 @@ class Host:
         return f"<teal.Host {'embedded' if self.embedded else 'attached'} at {self.address}{state}, Teal {__version__}>"
 
 
+def _engine_options(options: object) -> dict[str, str]:
+    given = argument.mapping({} if options is None else options, "$.options", "a mapping of names to text")
+    expected = "text, as onnxruntime takes it"
+    return {name: argument.one_of(value, str, f"$.options[{name[:60]!r}]", expected) for name, value in given.items()}
+
+
+def _with_file(message: wire.Load) -> tuple[int, ...]:
+    """Descriptors to send along: the file of a model that is read from one, if it is here."""
+    source = message.source
+    if source is None or (message.kernel or files.kernel_kind(source)) not in files.FILE_KINDS.values():
+        return ()
+    fds: tuple[int, ...] = ()
+    with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
+        fds = (files.open_file(source, 1 << 46),)
+    message.has_file = bool(fds)
+    if os.path.exists(source):
+        message.source = os.path.abspath(source)
+    return fds
+
+
 def _close(connection: Connection, thread: _Thread | None) -> None:
     if thread is not None:
         thread.stop(drain=False, timeout=0)
@@ -346,4 +349,7 @@ def connect(address: str | None = None, *, timeout: float = 5.0) -> Host:
 
     The environment variable TEAL_HOST overrides the default address. Raises NotFound, VersionMismatch.
     """
+    argument.optional(address, str, "$.address", "the address of a host, or None for this user's")
+    if not argument.seconds(timeout, "$.timeout") > 0:
+        raise InvalidArgument(f"{timeout}, expected more than 0 seconds", path="$.timeout")
     return Host._attached(address, timeout)

@@ -7,7 +7,8 @@ import os
 import resource
 from dataclasses import dataclass
 
-from teal.errors import InvalidArgument, QuotaExceeded
+from teal.errors import QuotaExceeded
+from teal.host import argument
 
 
 def _half_of_memory() -> int:
@@ -43,8 +44,7 @@ class Limits:
             ("model_bytes", 1, 1 << 46),
         ):
             value = getattr(self, name)
-            if not isinstance(value, int) or not low <= value <= high:
-                raise InvalidArgument(f"{value!r}, expected {low} to {high}", path=f"$.limits.{name}")
+            argument.whole(value, low, high, f"$.limits.{name}")
 
 
 def raise_descriptors() -> int:

@@ -311,9 +311,9 @@ class Model:
 
     def _take_spilled(self, slot: _core.Slot, number: int) -> dict[int, _core.Tensor]:
         """Outputs larger than planned, by index: taken from the host, and planned for from now on."""
-        layout, fds = self._session.take_spill(number)
+        layout, fd, lease = self._session.take_spill(number)
         spilled = _core.spilled_tensors(
-            fds[0], [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout]
+            fd, [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout], lease
         )
         self._homes.learn(slot, {index: size for index, _, _, _, size in layout})
         return {index: tensor for (index, *_), tensor in zip(layout, spilled, strict=True)}

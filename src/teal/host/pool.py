@@ -70,6 +70,8 @@ class Pool:
         self.stopping = False
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
+        self._sessions_gone = 0
+        self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
         self.workers: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,6 +109,7 @@ class Pool:
         for worker in self.workers:
             worker.forget()
         for session in self.sessions.values():
+            session.leases.forget()
             with contextlib.suppress(OSError):
                 session.close_descriptors()
 
@@ -175,7 +178,7 @@ class Pool:
 
     def make_region(self, session: Session, nbytes: int, pages: str) -> tuple[int, int, int]:
         """(id, descriptor, bytes) of a new region. Raises QuotaExceeded with the numbers."""
-        if session.nbytes + nbytes > self.limits.bytes:
+        if not self._fits(session, nbytes):
             raise QuotaExceeded(
                 f"{nbytes} more bytes of shared memory: this client has {session.nbytes} of its {self.limits.bytes}; "
                 "release tensors, or raise Limits.bytes"
@@ -200,6 +203,11 @@ class Pool:
         self.sweeper.grant_region(session.index, session.granted)
         return region, fd, size
 
+    def _fits(self, session: Session, nbytes: int) -> bool:
+        if session.nbytes + nbytes > self.limits.bytes:
+            session.leases.look()
+        return session.nbytes + nbytes <= self.limits.bytes
+
     async def free_region(self, session: Session, region: int) -> None:
         """After every worker has let go of it. Raises NotFound."""
         if region not in session.regions:
@@ -223,8 +231,12 @@ class Pool:
         )
         while self.sweeper.session_in_flight(session.index) > 0 and not self.stopping:
             await asyncio.sleep(0.002)
+        session.leases.end()
         session.close_descriptors()
         self.sessions.pop(session.index, None)
+        requests = self.sweeper.session(session.index)["requests"]
+        self._sessions_gone += requests > 0
+        self._requests_gone += requests
         self._gone = callers.by_model([self._gone, self._seen_by(session.index)])
         self.sweeper.free_session(session.index)
 
@@ -257,8 +269,7 @@ class Pool:
 
     def _keep_spill(self, report: wire.Spilled, datagram: wire.Datagram) -> None:
         session = self.sessions.get(self.sweeper.record_session(report.record))
-        fits = session is not None and not session.closed and session.nbytes + report.nbytes <= self.limits.bytes
-        if session is None or not fits or not datagram.fds:
+        if session is None or session.closed or not self._fits(session, report.nbytes) or not datagram.fds:
             self.sweeper.end_handed_over(report.record, report.generation, 0)
             return
         try:
@@ -271,6 +282,18 @@ class Pool:
         session.next_spill += 1
         session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout)
         self.sweeper.end_handed_over(report.record, report.generation, number)
+
+    def take_spill(self, session: Session, number: int) -> tuple[Spill, tuple[int, ...]]:
+        """A spill and the descriptors that go with it, which are closed once the answer is sent. Raises NotFound."""
+        spill = session.spills.pop(number, None)
+        if spill is None:
+            raise NotFound(f"spilled output {number}: none, or taken already")
+        fds = [spill.fd]
+        if (lease := session.leases.give(spill.nbytes)) is not None:
+            fds.append(lease)
+        for fd in fds:
+            asyncio.get_running_loop().call_soon(os.close, fd)
+        return spill, tuple(fds)
 
     # ---- versions ------------------------------------------------------------------------------------------------
 
@@ -315,6 +338,8 @@ class Pool:
             "in_flight": self.limits.in_flight,
             "slots": self.limits.slots,
             "sessions": len(self.sessions),
+            "sessions_gone": self._sessions_gone,
+            "requests_gone": self._requests_gone,
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
@@ -353,6 +378,7 @@ class Pool:
         for session in list(self.sessions.values()):
             with contextlib.suppress(TealError):
                 self.sweeper.close_session(session.index, False)
+            session.leases.end()
             session.close_descriptors()
         for version in self.versions.values():
             if version.file_fd is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 Buckets = Iterable[tuple[int, int]]  # (lower bound in ns, count)
 
@@ -130,7 +133,8 @@ class WorkerStatistics:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
-    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned."""
+    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
+    sessions_gone, requests_gone: of clients that called and have left."""
 
     name: str
     workers: int
@@ -141,6 +145,8 @@ class PoolStatistics:
     in_flight: int
     slots: int
     sessions: int
+    sessions_gone: int
+    requests_gone: int
     queued: int
     active: int
     restarts: int
@@ -160,23 +166,35 @@ class ClientStatistics:
     stages: Mapping[str, Histogram]
 
 
-@dataclass(frozen=True, slots=True)
-class HostStatistics:
-    """The whole host. failed_with_worker, run_again: requests that a worker's death ended, or that ran again.
-    descriptors: files, sockets and regions that its process may have open."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """failed_with_worker, run_again: requests that a worker's death ended, or that ran again. descriptors: files,
+    sockets and regions that the host's process may have open."""
 
     pid: int
     address: str
     version: str
     uptime_s: float
     descriptors: int
-    pools: tuple[PoolStatistics, ...]
-    workers: tuple[WorkerStatistics, ...]
     restarts: int
     failed_with_worker: int
     run_again: int
     queued: int
     active: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatistics(Totals):
+    """The whole host. page_bytes: largest pages that this client's memory has."""
+
+    pools: tuple[PoolStatistics, ...]
+    workers: tuple[WorkerStatistics, ...]
     clients: tuple[ClientStatistics, ...]
     models: tuple[ModelInfo, ...]
     page_bytes: int
+
+
+def filled(record: type[T], raw: Mapping[str, Any], **more: Any) -> T:
+    """A record out of what a host says; ``more``: fields that are not there as they are."""
+    names = (field.name for field in fields(record) if field.name not in more)  # type: ignore[arg-type]
+    return record(**{name: raw[name] for name in names}, **more)

@@ -2,13 +2,15 @@
 
 Theory of operation: the host maps none of this; it holds descriptors, so that a worker that starts later can be given
 the same memory, and counts bytes against the client's quota. A region that is given back counts until every worker has
-let go of it. What the workers write (spills) waits here until the client asks for it.
+let go of it. What the workers write (spills) waits here until the client asks, and counts until it lets go.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+
+from teal.host.lease import Leases
 
 
 @dataclass(slots=True)
@@ -31,12 +33,14 @@ class Session:
     leaving: dict[int, tuple[int, int]] = field(default_factory=dict)  # regions that workers are letting go of
     spills: dict[int, Spill] = field(default_factory=dict)
     next_spill: int = 1
+    leases: Leases = field(default_factory=Leases)  # of spills that the client has taken
     closed: bool = False
 
     @property
     def nbytes(self) -> int:
         regions = (*self.regions.values(), *self.leaving.values())
-        return sum(size for _, size in regions) + sum(spill.nbytes for spill in self.spills.values())
+        spilled = sum(spill.nbytes for spill in self.spills.values()) + self.leases.nbytes
+        return sum(size for _, size in regions) + spilled
 
     def close_descriptors(self) -> None:
         """Frees the memory here; who still maps it keeps it."""

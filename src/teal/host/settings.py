@@ -70,7 +70,8 @@ def daemon_arguments(
     pools: Mapping[str, Mapping[str, Any]] | None = None,
     allowed_uids: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Checked arguments of Daemon. Raises InvalidArgument."""
+    """Checked arguments of Daemon. Raises InvalidArgument, also for a TEAL_ISA that this machine cannot honour."""
+    _core.isa()  # raises what is wrong with TEAL_ISA, which the workers inherit
     limits = Limits() if limits is None else argument.one_of(limits, Limits, "$.limits", "teal.Limits(bytes=…, …)")
     own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores}
     base = pool_settings(PoolSettings(1, 0, None, (), limits), own, "$")
