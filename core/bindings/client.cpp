@@ -62,6 +62,7 @@ void bind_client(nb::module_& m) {
         }, nb::arg("dtype"), nb::arg("shape"), nb::arg("align") = 256, nb::sig("def allocate(self, dtype: str, shape: typing.Sequence[int], align: int = 256) -> Tensor | None"))
         .def("peer_gone", &ClientSession::peer_gone)
         .def("close", &ClientSession::close)
+        .def("rouse", &ClientSession::rouse, "Wakes the pool's leader to look at all rings.")
         .def("raise_idle", &ClientSession::raise_idle, nb::arg("ns"), "Callers may spin for so long, if that is longer than before.")
         .def_prop_ro("bytes_used", &ClientSession::bytes_used)
         .def_prop_ro("region_bytes", &ClientSession::region_bytes)

@@ -39,5 +39,6 @@ NB_MODULE(_core, m) {
     teal::bind_client(m);
     teal::bind_host(m);
     teal::bind_worker(m);
+    teal::bind_bpf(m);
     teal::bind_measure(m);
 }

@@ -179,15 +179,18 @@ class Model:
         shape of an input without a dtype in the
         signature is given as ``x=("float32", (1, 3))``. Raises InvalidArgument naming what is missing, QuotaExceeded.
         """
+        slot = self._loan(self._shapes_from(dims))
+        tensors = ((name, slot.input(i)) for i, name in enumerate(self._input_names))
+        return Inputs({name: tensor for name, tensor in tensors if tensor is not None})
+
+    def _shapes_from(self, dims: Mapping[str, Any]) -> Shapes:
         shapes = tuple(self._shape_from(i, spec, dims) for i, spec in enumerate(self._input_specs))
         known = {e for spec in self._input_specs for e in (spec.shape or ()) if isinstance(e, str)} | set(
             self._input_names
         )
         if unknown := sorted(set(dims) - known):
             raise InvalidArgument(f"{unknown}: neither dimensions nor inputs of {self.name!r}; it has {sorted(known)}")
-        slot = self._loan(shapes)
-        tensors = ((name, slot.input(i)) for i, name in enumerate(self._input_names))
-        return Inputs({name: tensor for name, tensor in tensors if tensor is not None})
+        return shapes
 
     def prepare(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> _core.Call:
         """A prepared call: ``call()`` runs on these inputs, read anew each time, and returns the same Outputs object.
@@ -400,14 +403,17 @@ class Model:
         for home in list(self._homes.values()):
             home.core.forget_idle()
 
-    def _new_home(self, shapes: Shapes) -> _Home:
-        self._host._connection.check_not_forked()
+    def _plans(self, shapes: Shapes) -> tuple[list[PlanEntry], list[PlanEntry]]:
+        """Plans of inputs and outputs for a call with these shapes."""
         inputs, extents = plan_inputs(self._input_specs, shapes)
         by_name: dict[str, PlanEntry] = dict(zip(self._input_names, inputs, strict=True))
+        capacities = self._capacities.get(shapes, {})
+        return inputs, plan_outputs(self._output_specs, by_name, extents, capacities, self._unplannable)
+
+    def _new_home(self, shapes: Shapes) -> _Home:
+        self._host._connection.check_not_forked()
         with self._lock:
-            outputs = plan_outputs(
-                self._output_specs, by_name, extents, self._capacities.get(shapes, {}), self._unplannable
-            )
+            inputs, outputs = self._plans(shapes)
             core = _core.SlotHome(self._session.core, self._index, self._pinned, inputs, outputs, self._may_spin)
             home = _Home(core, plan_bytes(inputs) + plan_bytes(outputs))
             while len(self._homes) >= _MOST_HOMES:

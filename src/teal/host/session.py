@@ -32,11 +32,12 @@ class Session:
     spills: dict[int, Spill] = field(default_factory=dict)
     next_spill: int = 1
     closed: bool = False
+    bpf_bytes: int = 0  # of the client's BPF map, which holds everything this session has
 
     @property
     def nbytes(self) -> int:
         regions = (*self.regions.values(), *self.leaving.values())
-        return sum(size for _, size in regions) + sum(spill.nbytes for spill in self.spills.values())
+        return self.bpf_bytes + sum(size for _, size in regions) + sum(spill.nbytes for spill in self.spills.values())
 
     def close_descriptors(self) -> None:
         """Frees the memory here; who still maps it keeps it."""
