@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,7 +20,6 @@ constexpr int map_create = 0;
 constexpr std::uint32_t type_array = 2;
 constexpr std::uint32_t type_ringbuf = 27;
 constexpr std::uint32_t flag_mmapable = 1U << 10;
-constexpr std::uint32_t flags_no_write = 1U << 3;  // BPF_F_RDONLY: the descriptor cannot be mapped writable
 constexpr std::uint64_t most_bytes = 1U << 28;     // of a map: the verifier's offsets end at 2^29
 
 struct CreateAttributes {
@@ -45,6 +45,14 @@ bool is_map(int fd) {
     return size > 0 && std::string(target, static_cast<std::size_t>(size)) == "anon_inode:bpf-map";
 }
 
+// What the map or its descriptor is allowed to be used for is not in fdinfo: one page tells.
+bool can_be_written(int fd) noexcept {
+    void* page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED) return false;
+    ::munmap(page, page_bytes);
+    return true;
+}
+
 }  // namespace
 
 MapFacts map_facts(int fd) {
@@ -55,16 +63,14 @@ MapFacts map_facts(int fd) {
     std::FILE* file = std::fopen(path, "re");
     if (file == nullptr) throw Error(Code::invalid_argument, system_message("reading what a BPF map is", errno));
     MapFacts facts;
-    std::uint32_t frozen = 0;
     const struct { const char* key; std::uint32_t* to; } wanted[] = {
         {"map_type:", &facts.type}, {"key_size:", &facts.key_bytes}, {"value_size:", &facts.value_bytes},
-        {"max_entries:", &facts.entries}, {"map_flags:", &facts.flags}, {"frozen:", &frozen}};
+        {"max_entries:", &facts.entries}, {"map_flags:", &facts.flags}};
     char line[256];
     while (std::fgets(line, sizeof line, file) != nullptr)
         for (const auto& one : wanted)
             if (std::strncmp(line, one.key, std::strlen(one.key)) == 0) *one.to = static_cast<std::uint32_t>(std::strtoul(line + std::strlen(one.key), nullptr, 0));
     std::fclose(file);
-    facts.frozen = frozen != 0;
     return facts;
 }
 
@@ -73,9 +79,9 @@ std::uint64_t memory_map_bytes(int fd) {
     if (facts.type != type_array || facts.entries != 1 || (facts.flags & flag_mmapable) == 0)
         throw Error(Code::invalid_argument, "BPF map of type " + std::to_string(facts.type) + " with " + std::to_string(facts.entries) +
                     " entries: expected a memory-mappable array (type 2, BPF_F_MMAPABLE) of one");
-    if (facts.frozen || (facts.flags & flags_no_write) != 0) throw Error(Code::invalid_argument, "the BPF map is frozen or read-only: nobody could answer in it");
     if (facts.value_bytes % page_bytes != 0 || facts.value_bytes == 0 || facts.value_bytes > most_bytes)
         throw Error(Code::invalid_argument, "BPF map with values of " + std::to_string(facts.value_bytes) + " bytes: expected whole pages, at most 256 MiB");
+    if (!can_be_written(fd)) throw Error(Code::invalid_argument, "the BPF map is frozen or read-only: nobody could answer in it");
     return facts.value_bytes;
 }
 

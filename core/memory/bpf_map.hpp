@@ -16,7 +16,6 @@ struct MapFacts {
     std::uint32_t value_bytes = 0;
     std::uint32_t entries = 0;
     std::uint32_t flags = 0;
-    bool frozen = false;
 };
 
 // Throws invalid_argument when the descriptor is no BPF map.

@@ -71,10 +71,10 @@ class Desk:
         return struct.unpack("=d", struct.pack("=Q", out))[0]
 
     def events(self, threads: int, each: int) -> tuple[int, int, int]:
-        """Right, wrong and refused answers of that many events, on all CPUs at once."""
+        """Right, wrong and refused answers after that many events, on all CPUs at once."""
         floats = np.arange(_TABLE, dtype=np.float32)
-        table = floats.tobytes() + (floats.astype(np.float64) * 2).tobytes()
-        head = _HEAD.pack(0, 0, 0, 0, 0, os.getpid(), _GETPPID[platform.machine()], 200_000, 0, 0, 0)
+        table = bytes(12 * _TABLE) + floats.tobytes() + (floats.astype(np.float64) * 2).tobytes()
+        head = _HEAD.pack(0, 0, 0, 0, 0, os.getpid(), _GETPPID[platform.machine()], 0, 0, 0, 0)
         self.programs.write("desk", head + table)
         self.programs.attach("on_event")
         getppid = ctypes.CDLL(None).getppid
@@ -89,5 +89,8 @@ class Desk:
         for one in crowd:
             one.join()
         self.programs.detach()
+        until = time.monotonic() + 20
+        while self.step("sweep") != 0 and time.monotonic() < until:
+            time.sleep(0.001)
         right, wrong, refused = self._head()[8:]
         return right, wrong, refused

@@ -23,6 +23,8 @@ struct desk {
     __u32 syscall;
     __u32 rounds;
     __u64 right, wrong, refused;
+    __u64 cells[TABLE];   /* handles of events that nobody has looked after yet */
+    __u32 asked[TABLE];   /* by slot: which k */
     __u32 floats[TABLE];  /* bits of k as a float, twice in tensor 0 … */
     __u64 doubles[TABLE]; /* … and of their sum as a double */
 };
@@ -109,34 +111,58 @@ int leave_one(void *ctx) {
     return 0;
 }
 
-/* Any number of these at once, on all CPUs: each checks its own answer. */
+static __always_inline void check(struct desk *d, __u64 handle, __u64 *cell) {
+    struct teal_bpf_call call;
+    const int result = teal_bpf_poll(&call, handle);
+    if (result == TEAL_BPF_PENDING) {
+        if (__sync_val_compare_and_swap(cell, 0, handle) == 0) return;
+        teal_bpf_leave(handle); /* another event has put its own there */
+        __sync_fetch_and_add(&d->refused, 1);
+        return;
+    }
+    __u64 *out = result == TEAL_BPF_DONE ? teal_bpf_tensor(&call, 1, sizeof *out) : 0;
+    const __u32 k = d->asked[handle & (TABLE - 1)];
+    if (out && *out == d->doubles[k & (TABLE - 1)]) __sync_fetch_and_add(&d->right, 1);
+    else __sync_fetch_and_add(&d->wrong, 1);
+    if (result > 0) teal_bpf_release(&call);
+}
+
+static __always_inline void ask(struct desk *d, __u64 *cell) {
+    const __u32 k = bpf_get_prandom_u32() & (TABLE - 1);
+    struct teal_bpf_call call;
+    __u32 *in = 0;
+    if (teal_bpf_take(&call) == 0) in = teal_bpf_tensor(&call, 0, 2 * sizeof *in);
+    if (!in) {
+        __sync_fetch_and_add(&d->refused, 1);
+        return;
+    }
+    in[0] = in[1] = d->floats[k];
+    d->asked[call.index & (TABLE - 1)] = k;
+    check(d, teal_bpf_send(&call, 0), cell);
+}
+
+/* Any number of these at once, on all CPUs: each takes up an answer that another one may have asked for, or asks. */
 SEC("raw_tp/sys_enter")
 int on_event(struct bpf_raw_tracepoint_args *ctx) {
     struct desk *d = the_desk();
     if (!d || bpf_get_current_pid_tgid() >> 32 != d->process || ctx->args[1] != d->syscall) return 0;
-    const __u32 k = bpf_get_prandom_u32() & (TABLE - 1);
-    struct teal_bpf_call call;
-    if (teal_bpf_take(&call) != 0) {
-        __sync_fetch_and_add(&d->refused, 1);
-        return 0;
+    __u64 *cell = &d->cells[bpf_get_prandom_u32() & (TABLE - 1)];
+    const __u64 handle = __sync_lock_test_and_set(cell, 0);
+    if (handle) check(d, handle, cell);
+    else ask(d, cell);
+    return 0;
+}
+
+SEC("syscall")
+int sweep(void *ctx) {
+    struct desk *d = the_desk();
+    if (!d) return 0;
+    d->result = 0;
+    for (int i = 0; i < TABLE; ++i) {
+        const __u64 handle = __sync_lock_test_and_set(&d->cells[i], 0);
+        if (handle) check(d, handle, &d->cells[i]);
+        if (d->cells[i]) ++d->result;
     }
-    __u32 *in = teal_bpf_tensor(&call, 0, 2 * sizeof *in);
-    if (!in) {
-        teal_bpf_drop(&call);
-        return 0;
-    }
-    in[0] = in[1] = d->floats[k];
-    const __u64 handle = teal_bpf_send(&call, 0);
-    const int result = teal_bpf_wait(&call, handle, d->rounds);
-    if (result == TEAL_BPF_PENDING) {
-        teal_bpf_leave(handle);
-        __sync_fetch_and_add(&d->refused, 1);
-        return 0;
-    }
-    __u64 *out = result == TEAL_BPF_DONE ? teal_bpf_tensor(&call, 1, sizeof *out) : 0;
-    if (out && *out == d->doubles[k]) __sync_fetch_and_add(&d->right, 1);
-    else __sync_fetch_and_add(&d->wrong, 1);
-    teal_bpf_release(&call);
     return 0;
 }
 
