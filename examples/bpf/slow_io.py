@@ -42,7 +42,7 @@ def scratch_file(folder):
 
 
 def reader(path, size, done, seed):
-    """Reads around the page cache until ``done()``: small ones, or large ones in bursts that make the small ones wait."""
+    """Reads around the page cache until ``done()``: small ones, or large ones in bursts, for which the small ones wait."""
     generator = np.random.default_rng(seed)
     buffer = mmap.mmap(-1, size)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -59,7 +59,10 @@ def read_all(path, reads, seed):
     """That many small reads, two at a time, beside two readers of 1 MiB that come and go."""
     left = iter(range(reads))
     ended = threading.Event()
-    small = [threading.Thread(target=reader, args=(path, BLOCK, lambda: next(left, None) is None, seed + i)) for i in range(2)]
+    small = [
+        threading.Thread(target=reader, args=(path, BLOCK, lambda: next(left, None) is None, seed + i))
+        for i in range(2)
+    ]
     large = [threading.Thread(target=reader, args=(path, 1 << 20, ended.is_set, seed + 8 + i)) for i in range(2)]
     for thread in (*small, *large):
         thread.start()
@@ -101,12 +104,15 @@ def learn(host, path, reads):
     slow_us = int(2 * np.median(rows["us"]))
     weights = linnos.train(rows["digits"], rows["us"] > slow_us)
     np.savez(os.environ["LINNOS_WEIGHTS"], **weights)
-    print(f"trace: {len(rows)} reads, median {int(np.median(rows['us']))} us; slow is above {slow_us} us ({(rows['us'] > slow_us).mean():.0%})")
+    share = (rows["us"] > slow_us).mean()
+    print(f"trace: {len(rows)} reads, median {int(np.median(rows['us']))} us; slow is above {slow_us} us ({share:.0%})")
     return host.load("linnos", "linnos:Network"), slow_us
 
 
 def report(programs, session):
-    reads, slow, in_time, late, none, fast_right, slow_right, fast_wrong, slow_wrong = struct.unpack("=9Q", programs.read("counts"))
+    reads, slow, in_time, late, none, fast_right, slow_right, fast_wrong, slow_wrong = struct.unpack(
+        "=9Q", programs.read("counts")
+    )
     took = trace_of(programs)["verdict_ns"]
     took = took[took > 0] / 1000
     print(f"reads: {reads}, {slow} of them slow")

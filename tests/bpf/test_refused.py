@@ -156,7 +156,7 @@ def test_only_so_many(permitted: None, client: socket.socket) -> None:
 def test_its_bytes_count(permitted: None) -> None:
     with teal.Host(limits=teal.Limits(bytes=1 << 20)) as host:
         model = host.load("sum", "builtin:sum")
-        with pytest.raises(teal.QuotaExceeded, match="a BPF map of .* bytes: this client has .* of its 1048576"):
+        with pytest.raises(teal.QuotaExceeded, match=r"a BPF map of .* bytes: this client has .* of its 1048576"):
             bpf.Session(model, slots=1024, x=(300,))
         with bpf.Session(model, slots=4, x=(300,)):
             client = next(client for client in host.statistics().clients if client.bytes > 0)
@@ -178,7 +178,7 @@ def test_a_model_of_unknown_shapes(permitted: None, load: Load) -> None:
         bpf.Session(load("toy_kernels:double"), x=("float32", (3,)))
 
 
-# ---- programs and tools ------------------------------------------------------------------------------------------------
+# ---- programs and tools ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def session(permitted: None, load: Load) -> Iterator[bpf.Session]:
 def test_a_program_that_does_not_compile(session: bpf.Session, tmp_path: Path) -> None:
     source = tmp_path / "broken.bpf.c"
     source.write_text("int f(void) { return nothing; }\n")
-    with pytest.raises(teal.InvalidArgument, match="broken.bpf.c does not compile: .*nothing"):
+    with pytest.raises(teal.InvalidArgument, match=r"broken\.bpf\.c does not compile: .*nothing"):
         bpf.Programs(source, session)
 
 
@@ -210,7 +210,9 @@ char LICENSE[] SEC("license") = "GPL";
 def test_a_program_that_reaches_beyond_the_session(session: bpf.Session, tmp_path: Path) -> None:
     source = tmp_path / "beyond.bpf.c"
     source.write_text(BEYOND)
-    with pytest.raises(teal.InvalidArgument, match="(?s)the kernel does not take beyond.o: .*invalid access to map value"):
+    with pytest.raises(
+        teal.InvalidArgument, match=r"(?s)the kernel does not take beyond\.o: .*invalid access to map value"
+    ):
         bpf.Programs(source, session)
 
 
@@ -218,10 +220,10 @@ def test_objects_that_are_none(session: bpf.Session, tmp_path: Path) -> None:
     with pytest.raises(teal.NotFound, match="no such BPF program"):
         bpf.Programs(tmp_path / "nothing.o", session)
     (tmp_path / "text.o").write_text("no object")
-    with pytest.raises(teal.InvalidArgument, match="text.o is not a BPF object"):
+    with pytest.raises(teal.InvalidArgument, match=r"text\.o is not a BPF object"):
         bpf.Programs(tmp_path / "text.o", session)
     (tmp_path / "other.bpf.c").write_text("int nothing_of_teal;\n")
-    with pytest.raises(teal.InvalidArgument, match="it must include teal_bpf.h"):
+    with pytest.raises(teal.InvalidArgument, match=r"it must include teal_bpf\.h"):
         bpf.Programs(tmp_path / "other.bpf.c", session)
 
 
@@ -234,7 +236,11 @@ def test_the_header_of_another_teal(session: bpf.Session, program: Path) -> None
 def test_names_that_are_not_there(session: bpf.Session, program: Path) -> None:
     with bpf.Programs(program, session) as programs:
         assert "send_one" in programs.names()
-        for wrong in (lambda: programs.run("nothing"), lambda: programs.read("nothing"), lambda: programs.read("desk", 1)):
+        for wrong in (
+            lambda: programs.run("nothing"),
+            lambda: programs.read("nothing"),
+            lambda: programs.read("desk", 1),
+        ):
             with pytest.raises(teal.NotFound):
                 wrong()
         with pytest.raises(teal.InvalidArgument, match="5 bytes for BPF map 'desk', expected"):

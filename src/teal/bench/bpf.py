@@ -2,8 +2,8 @@
 
 The clock is the kernel's (bpf_ktime_get_ns), read by the BPF program itself when the event begins and after it has read
 the verdict; in between it takes a slot, writes 31 features, sends and waits (roundtrip.bpf.c). The event is a
-getppid(2) of this process at raw_tp/sys_enter. The worker has one core, the events another. Where BPF cannot be used, the rows
-and the bar say why.
+getppid(2) of this process at raw_tp/sys_enter. The worker has one core, the events another. Where BPF cannot be used,
+the rows and the bar say why.
 """
 
 from __future__ import annotations
@@ -41,9 +41,19 @@ class Trips:
 
 
 def round_trips(
-    session: bpf.Session, n: int, *, core: int, feature_bytes: int, verdict: int, patience: int = 100_000, tracepoint: bool = True
+    session: bpf.Session,
+    n: int,
+    *,
+    core: int,
+    feature_bytes: int,
+    verdict: int,
+    patience: int = 100_000,
+    tracepoint: bool = True,
 ) -> Trips:
-    """n events on ``core``; each waits at most ``patience`` rounds of some 10 ns. verdict: index of its tensor, inputs first."""
+    """n events on ``core``, each waiting at most ``patience`` rounds of some 10 ns.
+
+    feature_bytes: 1 or 4. verdict: index of its tensor, inputs first.
+    """
     before = os.sched_getaffinity(0)
     with bpf.Programs(PROGRAM, session) as programs:
         os.sched_setaffinity(0, {core})
@@ -79,7 +89,12 @@ def measure(report: Report, *, quick: bool = False) -> None:
     spinning = _trips(n, "10ms", cores)
     note = f"31 floats in, builtin sum, verdict read; {spinning.lost} of {n} events without one in time"
     row = report.add("worker spinning", GROUP, spinning.ns, note)
-    report.judge(BAR, row.p50_us, note="" if spinning.failed == 0 else f"{spinning.failed} failed", ok=None if spinning.failed == 0 else False)
+    report.judge(
+        BAR,
+        row.p50_us,
+        note="" if spinning.failed == 0 else f"{spinning.failed} failed",
+        ok=None if spinning.failed == 0 else False,
+    )
     asleep = _trips(n // 20, 0, cores, patience=2_000_000)
     report.add("worker asleep", GROUP, asleep.ns, "woken through the bell: ring buffer, epoll, futex")
 

@@ -67,7 +67,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@_Print
 def _keep(level: int, text: bytes | None, arguments: int | None) -> int:
     """libbpf's print function: ``text`` is a format, and its arguments a va_list that only vsnprintf can read."""
     if text is None or level > 1:  # 0 warning, 1 information, 2 debug
@@ -77,6 +76,9 @@ def _keep(level: int, text: bytes | None, arguments: int | None) -> int:
     _messages.append(buffer.value.decode(errors="replace"))
     del _messages[:-64]
     return 0
+
+
+_kept = _Print(_keep)
 
 
 @functools.cache
@@ -92,7 +94,7 @@ def library() -> ctypes.CDLL | None:
             declared.restype = result
             declared.argtypes = arguments
         found.libbpf_set_print.restype = ctypes.c_void_p
-        found.libbpf_set_print(_keep)
+        found.libbpf_set_print(_kept)
         return found
     return None
 

@@ -1,9 +1,9 @@
 """BPF programs of one object file, loaded for a session and attached.
 
-Theory of operation: an object that includes ``teal_bpf.h`` has three things of Teal's in it: the maps ``teal_memory`` and
-``teal_bell``, in whose place the session's are put, and the numbers in ``.rodata.teal``, which are written before the
-kernel verifies the program and fixed then. The kernel keeps programs and maps as long as this object, this process, or
-an attachment that somebody pinned lives; nothing is pinned here, so nothing stays behind a process that is killed.
+Theory of operation: an object that includes ``teal_bpf.h`` has three things of Teal's in it: the maps ``teal_memory``
+and ``teal_bell``, in whose place the session's are put, and the numbers in ``.rodata.teal``, which are written before
+the kernel verifies the program and fixed then. The kernel keeps programs and maps as long as this object, this process,
+or an attachment that somebody pinned lives; nothing is pinned here, so nothing stays behind a process that is killed.
 """
 
 from __future__ import annotations

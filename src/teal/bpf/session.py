@@ -61,28 +61,31 @@ class Session:
         self._pid = os.getpid()
         self.memory_fd = _core.bpf_create_memory(self.nbytes)
         self.bell_fd = -1
+        self._slots: list[_core.Slot] = []
+        self._bell: Any = None
+        self._core: Any = None
         try:
             self.bell_fd = _core.bpf_create_bell()
-            self._index = self._open(str(model._described["pool"]))
+            self._core, self._index = self._open(str(model._described["pool"]))
         except BaseException:
             self._close_maps()
             raise
-        self._finalizer = weakref.finalize(self, _close, self._connection, self._index, [])
+        self._finalizer = weakref.finalize(self, _close, self._connection, self._index)
         try:
             self._prepare(inputs, outputs)
-            self.layout = _core.bpf_layout(self._core, model._index, model._pinned, priority)
+            self.layout: bytes = _core.bpf_layout(self._core, model._index, model._pinned, priority)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, pool: str) -> int:
+    def _open(self, pool: str) -> tuple[Any, int]:
         message = wire.OpenBpfSession(pool, self.slots)
         body, _ = self._connection.ask(message, (self.memory_fd,))
         fd = os.dup(self.memory_fd)
-        self._core = _core.bpf_session(
+        memory = _core.bpf_session(
             fd, body["index"], body["epoch"], self.slots, self.nbytes, body["idle_ns"], self._connection.socket.fileno()
         )
-        return int(body["index"])
+        return memory, int(body["index"])
 
     def _prepare(self, inputs: list[PlanEntry], outputs: list[PlanEntry]) -> None:
         model = self.model
@@ -124,6 +127,7 @@ class Session:
     @property
     def rung(self) -> int:
         """Times the bell's thread woke a worker."""
+        self._check_open()
         return int(self._bell.rung)
 
     def _check_open(self) -> None:
@@ -143,10 +147,12 @@ class Session:
         if self.closed or self._pid != os.getpid():
             return
         _core.bpf_shut(self._core)
-        if hasattr(self, "_bell"):
+        if self._bell is not None:
             self._bell.stop()
         self._finalizer()
         self._close_maps()
+        self._slots.clear()
+        self._bell = self._core = None  # with them go the mappings
 
     def _close_maps(self) -> None:
         for fd in (self.memory_fd, self.bell_fd):
@@ -165,7 +171,7 @@ class Session:
         return f"<teal.bpf.Session of {self.model.name!r}, {self.slots} slots{state}>"
 
 
-def _close(connection: Connection, index: int, _: list[Any]) -> None:
+def _close(connection: Connection, index: int) -> None:
     with contextlib.suppress(Exception):  # the connection's end closes the session as well
         connection.ask(wire.CloseBpfSession(index))
 
@@ -175,7 +181,8 @@ def _check_plans(model: Model, inputs: list[PlanEntry], outputs: list[PlanEntry]
         for i, (dtype, shape, _, flags, _) in enumerate(plans):
             if not flags & _ABSENT and (shape is None or dtype == "BYTES"):
                 raise InvalidArgument(
-                    f"{model.name!r}: a BPF program needs tensors whose shape is known before the run", path=f"$.{kind}[{i}]"
+                    f"{model.name!r}: a BPF program needs tensors whose shape is known before the run",
+                    path=f"$.{kind}[{i}]",
                 )
 
 

@@ -62,7 +62,9 @@ def why_not(*, compiler: bool = True) -> str | None:
     return None
 
 
-def compile_program(source: str | os.PathLike[str], target: str | os.PathLike[str], *, flags: Sequence[str] = ()) -> Path:
+def compile_program(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, flags: Sequence[str] = ()
+) -> Path:
     """Compiles a BPF program in C to the object file ``target``.
 
     Raises NotFound when there is no compiler, InvalidArgument with what the compiler said.
@@ -72,7 +74,18 @@ def compile_program(source: str | os.PathLike[str], target: str | os.PathLike[st
         raise NotFound(f"no clang with a BPF target is installed: {BRING}")
     # Where Debian keeps asm/types.h, which clang does not look into for this target.
     system = f"/usr/include/{sysconfig.get_config_var('MULTIARCH') or 'x86_64-linux-gnu'}"
-    command = [compiler, "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", f"-I{INCLUDE}", f"-isystem{system}"]
+    command = [
+        compiler,
+        "-target",
+        "bpf",
+        "-mcpu=v3",
+        "-O2",
+        "-g",
+        "-Wall",
+        "-Werror",
+        f"-I{INCLUDE}",
+        f"-isystem{system}",
+    ]
     command += [*flags, "-c", os.fspath(source), "-o", os.fspath(target)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     if said.returncode != 0:

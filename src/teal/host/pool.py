@@ -175,16 +175,21 @@ class Pool:
         return session
 
     def open_bpf_session(self, fd: int, slots: int, held: int) -> Session:
-        """In a BPF map of a client that holds so many bytes already; takes the descriptor. Raises InvalidArgument when it is no such map, QuotaExceeded."""
+        """In a BPF map of a client that holds so many bytes already; takes the descriptor.
+
+        Raises InvalidArgument when it is no such map, QuotaExceeded.
+        """
         try:
             nbytes = _core.bpf_memory_bytes(fd)
             if held + nbytes > self.limits.bytes:
                 raise QuotaExceeded(
-                    f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots or "
-                    "smaller tensors, or raise Limits.bytes"
+                    f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots "
+                    "or smaller tensors, or raise Limits.bytes"
                 )
             if not 0 < slots <= self.limits.slots:
-                raise QuotaExceeded(f"a BPF session of {slots} slots: a client may have {self.limits.slots} (Limits.slots)")
+                raise QuotaExceeded(
+                    f"a BPF session of {slots} slots: a client may have at most {self.limits.slots} (Limits.slots)"
+                )
             spare_descriptors(fd, "one more BPF session", 0.75)
         except TealError:
             os.close(fd)
