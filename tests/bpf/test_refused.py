@@ -178,6 +178,12 @@ def test_a_model_of_unknown_shapes(permitted: None, load: Load) -> None:
         bpf.Session(load("toy_kernels:double"), x=("float32", (3,)))
 
 
+def test_a_model_with_too_many_tensors(permitted: None, load: Load) -> None:
+    many = {f"x{i}": ("float32", (1,)) for i in range(13)}
+    with pytest.raises(teal.InvalidArgument, match="at most 12 inputs and outputs together"):
+        bpf.Session(load("bpf_kernels:many"), **many)
+
+
 # ---- programs and tools ----------------------------------------------------------------------------------------------
 
 
