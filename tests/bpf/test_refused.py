@@ -137,8 +137,8 @@ def test_slots_that_a_session_cannot_have(slots: int, permitted: None, client: s
 def test_no_map_at_all(client: socket.socket) -> None:
     with pytest.raises(teal.InvalidArgument, match="should have come with a file descriptor"):
         _ask(client, wire.OpenBpfSession("default", 4))
-    with pytest.raises(teal.NotFound, match="BPF session 0: not one of this connection"):
-        _ask(client, wire.CloseBpfSession(0))
+    with pytest.raises(teal.NotFound, match="BPF session 0 with pool 'default': not one of this connection"):
+        _ask(client, wire.CloseBpfSession("default", 0))
 
 
 def test_only_so_many(permitted: None, client: socket.socket) -> None:

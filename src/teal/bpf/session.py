@@ -66,11 +66,12 @@ class Session:
         self._core: Any = None
         try:
             self.bell_fd = _core.bpf_create_bell()
-            self._core, self._index = self._open(str(model._described["pool"]))
+            pool = str(model._described["pool"])
+            self._core, self._index = self._open(pool)
         except BaseException:
             self._close_maps()
             raise
-        self._finalizer = weakref.finalize(self, _close, self._connection, self._index)
+        self._finalizer = weakref.finalize(self, _close, self._connection, pool, self._index)
         try:
             self._prepare(inputs, outputs)
             self.layout: bytes = _core.bpf_layout(self._core, model._index, model._pinned, priority)
@@ -171,9 +172,9 @@ class Session:
         return f"<teal.bpf.Session of {self.model.name!r}, {self.slots} slots{state}>"
 
 
-def _close(connection: Connection, index: int) -> None:
+def _close(connection: Connection, pool: str, index: int) -> None:
     with contextlib.suppress(Exception):  # the connection's end closes the session as well
-        connection.ask(wire.CloseBpfSession(index))
+        connection.ask(wire.CloseBpfSession(pool, index))
 
 
 def _check_plans(model: Model, inputs: list[PlanEntry], outputs: list[PlanEntry]) -> None:

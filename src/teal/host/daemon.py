@@ -161,7 +161,7 @@ class Daemon:
         held = sum(session.nbytes for name, session in client.all_sessions() if name == pool_name)
         session = pool.open_bpf_session(datagram.take_fd(), slots, held)
         client.bpf_sessions.append((pool_name, session))
-        return {"index": session.index, "epoch": session.epoch, "idle_ns": self.idle_ns}
+        return {"index": session.index, "epoch": session.epoch, "idle_ns": pool.settings.idle_ns}
 
     async def _close_bpf_session(self, client: Client, pool_name: str, index: int) -> None:
         for entry in client.bpf_sessions:

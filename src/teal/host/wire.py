@@ -64,6 +64,7 @@ class OpenBpfSession(Message, tag="open_bpf_session"):
 
 
 class CloseBpfSession(Message, tag="close_bpf_session"):
+    pool: str
     session: int
 
 
