@@ -200,6 +200,15 @@ def test_a_program_that_does_not_compile(session: bpf.Session, tmp_path: Path) -
         bpf.Programs(source, session)
 
 
+def test_the_program_of_the_page(session: bpf.Session, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bpf.md").read_text()
+    source = tmp_path / "page.bpf.c"
+    source.write_text(page.partition("```c\n")[2].partition("```")[0])
+    with bpf.Programs(source, session) as programs:
+        assert programs.names() == ["on_issue"]
+        programs.attach()
+
+
 BEYOND = """
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
