@@ -77,6 +77,7 @@ void bind_client(nb::module_& m) {
              "Where a Tensor of this session, or a packed NumPy array or memoryview of one, lies; None: it has to be copied. Raises Closed after release().")
         .def("peer_gone", &ClientSession::peer_gone)
         .def("close", &ClientSession::close)
+        .def("rouse", &ClientSession::rouse, "Wakes the pool's leader to look at all rings.")
         .def("raise_idle", &ClientSession::raise_idle, nb::arg("ns"), "Callers may spin for so long, if that is longer than before.")
         .def_prop_ro("bytes_used", &ClientSession::bytes_used)
         .def_prop_ro("region_bytes", &ClientSession::region_bytes)

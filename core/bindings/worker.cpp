@@ -240,6 +240,7 @@ void bind_worker(nb::module_& m) {
              nb::arg("granted"))
         .def("add_region", &Worker::add_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"), nb::arg("fd"))
         .def("drop_region", &Worker::drop_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"))
+        .def("add_bpf_session", &Worker::add_bpf_session, nb::arg("fd"), nb::arg("index"), nb::arg("epoch"), nb::arg("slots"), nb::arg("nbytes"))
         .def("drop_session", &Worker::drop_session, nb::arg("session"), nb::arg("epoch"))
         .def("set_kernel", [](Worker& w, std::uint32_t line, std::uint32_t generation, nb::object kernel, nb::object spill) {
             w.set_kernel(line, generation, std::make_shared<PythonKernel>(std::move(kernel), std::move(spill)));

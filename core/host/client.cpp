@@ -25,6 +25,7 @@ ClientSession::ClientSession(std::unique_ptr<SessionMap> map, std::uint64_t idle
     free_lines_.reserve(map_->layout.slots);
     for (std::uint32_t i = map_->layout.slots; i-- > 0;) free_lines_.push_back(i);
     generations_.assign(map_->layout.slots, 0);
+    for (const auto& region : map_->owned) arenas_.push_back(region ? std::make_unique<Arena>(page_bytes, region->size()) : nullptr);
 }
 
 ClientSession::~ClientSession() = default;
@@ -111,7 +112,11 @@ void ClientSession::ring_doorbell() noexcept {
     // SYNC: pairs with the exchange in Worker::sleep_leading(). We have published, then exchange; it exchanges, then looks at
     // the ring: whichever exchange is second sees what was done before the first. The line stays in our cache: a worker
     // that spins does not touch it.
-    if (header->need_wake.exchange(0, std::memory_order_acq_rel) == 0) return;
+    if (header->need_wake.exchange(0, std::memory_order_acq_rel) != 0) rouse();
+}
+
+void ClientSession::rouse() noexcept {
+    SessionHeader* header = map_->header();
     header->doorbell.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(&header->doorbell, INT_MAX);  // a worker that lost the lead in its sleep may lie beside the one that has it
 }

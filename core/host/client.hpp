@@ -79,6 +79,11 @@ public:
     // the worker side may still touch it.
     static void let_go_of_places(ClientSlot& slot) noexcept;
 
+    // Wakes the pool's leader to look at all rings: on behalf of a session whose memory nobody can sleep on (bpf/bell.hpp).
+    void rouse() noexcept;
+    // Entries put into the ring so far.
+    [[nodiscard]] std::uint32_t ring_position() const noexcept { return producer_.position(); }
+
     // Where the calls of a model are counted; stays valid as long as the session.
     ClientStages* stages_of(std::uint32_t model) noexcept;
     // The request has ended and its caller knows.

@@ -39,15 +39,19 @@ std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t
         throw Error(Code::invalid_argument, "session of " + std::to_string(slots) + " slots: expected 1 to 65536");
     const SessionLayout layout = session_layout(slots);
     auto region = Region::create(RegionKind::session, layout.size, std::uint64_t{epoch} << 32 | index, Pages::small);
-    auto* header = reinterpret_cast<SessionHeader*>(region->base() + page_bytes);
+    format_session(*region, layout, index, epoch);
+    return region;
+}
+
+void format_session(Region& region, const SessionLayout& layout, std::uint32_t index, std::uint32_t epoch) noexcept {
+    auto* header = reinterpret_cast<SessionHeader*>(region.base() + page_bytes);
     header->magic = session_magic;
     header->abi = abi_version;
-    header->slots = slots;
+    header->slots = layout.slots;
     header->ring_capacity = layout.ring_capacity;
     header->index = index;
     header->epoch = epoch;
-    ring_format(reinterpret_cast<RingHeader*>(region->base() + layout.ring), layout.ring_capacity);
-    return region;
+    ring_format(reinterpret_cast<RingHeader*>(region.base() + layout.ring), layout.ring_capacity);
 }
 
 std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, Header header) {

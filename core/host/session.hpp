@@ -77,6 +77,7 @@ struct SessionMap {
     std::uint32_t index = 0;
     std::uint32_t epoch = 0;
     SessionLayout layout{};
+    bool no_futex = false;                       // its memory is a BPF map's: nobody can sleep on a word in it
     std::shared_ptr<Region> session;
     std::vector<std::shared_ptr<Region>> owned;  // tensor regions by id; null where returned
     std::vector<RegionView> views;               // the same for descriptor checks
@@ -92,6 +93,9 @@ struct SessionMap {
 
 // Host: makes and formats the region. `slots` bounds the client's requests in flight.
 std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t index, std::uint32_t epoch);
+
+// What create_session_region() writes after the first page of zeroed memory.
+void format_session(Region& region, const SessionLayout& layout, std::uint32_t index, std::uint32_t epoch) noexcept;
 
 // Anyone: adopts the descriptor (always consumed) and checks its size against `slots`.
 std::unique_ptr<SessionMap> map_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, Header header = Header::checked);

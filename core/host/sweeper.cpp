@@ -7,6 +7,8 @@
 
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
+#include "host/bpf_session.hpp"
+#include "memory/bpf_map.hpp"
 
 namespace teal {
 namespace {
@@ -175,32 +177,56 @@ void Sweeper::list_live() {
 
 Sweeper::Opened Sweeper::open_session(std::uint32_t slots, std::uint32_t limit) {
     const std::lock_guard lock(mutex_);
-    for (std::uint32_t i = 0; i < max_sessions; ++i) {
-        SessionLine& line = pool_->memory().sessions[i];
-        if (static_cast<SessionState>(line.state.load(std::memory_order_relaxed)) != SessionState::free) continue;
-        const std::uint32_t epoch = line.epoch + 1;
-        auto map = std::make_unique<SessionMap>();
-        map->index = i;
-        map->epoch = epoch;
-        map->layout = session_layout(slots);
-        map->session = create_session_region(slots, i, epoch);
-        enter();
-        __atomic_store_n(&line.epoch, epoch, __ATOMIC_RELAXED);
-        line.head = 0;
-        line.last = 0;
-        __atomic_store_n(&line.in_flight, 0, __ATOMIC_RELAXED);
-        line.limit = limit;
-        line.slots = slots;
-        line.granted.store(0, std::memory_order_relaxed);
-        line.garbage = 0;
-        line.requests = 0;
-        line.state.store(static_cast<std::uint32_t>(SessionState::open), std::memory_order_release);
-        pool_->leave();
-        maps_[i] = map.get();
-        sessions_[i] = std::move(map);
-        list_live();
-        return {i, epoch, sessions_[i]->session->fd()};
+    auto map = std::make_unique<SessionMap>();
+    map->index = free_entry();
+    map->epoch = pool_->memory().sessions[map->index].epoch + 1;
+    map->layout = session_layout(slots);
+    map->session = create_session_region(slots, map->index, map->epoch);
+    return admit(std::move(map), limit);
+}
+
+Sweeper::Adopted Sweeper::adopt_bpf_session(int fd, std::uint32_t slots, std::uint32_t limit) {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t bytes = 0;
+    std::uint32_t index = 0;
+    try {
+        bytes = memory_map_bytes(fd);
+        index = free_entry();
+    } catch (...) {
+        ::close(fd);
+        throw;
     }
+    auto map = map_bpf_session(fd, index, pool_->memory().sessions[index].epoch + 1, slots, bytes);
+    format_bpf_session(*map);
+    const Opened opened = admit(std::move(map), limit);
+    return {opened.index, opened.epoch, opened.fd, bytes};
+}
+
+// Puts a session into the table; from here on workers take requests from its ring.
+Sweeper::Opened Sweeper::admit(std::unique_ptr<SessionMap> map, std::uint32_t limit) {
+    SessionLine& line = pool_->memory().sessions[map->index];
+    enter();
+    __atomic_store_n(&line.epoch, map->epoch, __ATOMIC_RELAXED);
+    line.head = 0;
+    line.last = 0;
+    __atomic_store_n(&line.in_flight, 0, __ATOMIC_RELAXED);
+    line.limit = limit;
+    line.slots = map->layout.slots;
+    line.granted.store(static_cast<std::uint32_t>(map->owned.size()), std::memory_order_relaxed);
+    line.garbage = 0;
+    line.requests = 0;
+    line.state.store(static_cast<std::uint32_t>(SessionState::open), std::memory_order_release);
+    pool_->leave();
+    const Opened opened{map->index, map->epoch, map->session->fd()};
+    maps_[map->index] = map.get();
+    sessions_[map->index] = std::move(map);
+    list_live();
+    return opened;
+}
+
+std::uint32_t Sweeper::free_entry() const {
+    for (std::uint32_t i = 0; i < max_sessions; ++i)
+        if (static_cast<SessionState>(pool_->memory().sessions[i].state.load(std::memory_order_relaxed)) == SessionState::free) return i;
     throw Error(Code::quota_exceeded, "this pool has 1024 sessions open, the most it holds; close some or start another pool");
 }
 
@@ -213,6 +239,7 @@ void Sweeper::close_session(std::uint32_t session, Reason reason) {
     enter();
     PoolMemory& memory = pool_->memory();
     SessionLine& line = memory.sessions[session];
+    if (maps_[session] != nullptr && maps_[session]->no_futex) shut_producer(*maps_[session]);
     line.state.store(static_cast<std::uint32_t>(SessionState::closing), std::memory_order_release);
     for (std::uint32_t i = 0; i < record_count; ++i) {
         Record& record = memory.records[i];

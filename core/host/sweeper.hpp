@@ -33,6 +33,9 @@ public:
     // Sessions: open takes a free table entry and makes the region; returns its index. Throws quota_exceeded.
     struct Opened { std::uint32_t index; std::uint32_t epoch; int fd; };
     Opened open_session(std::uint32_t slots, std::uint32_t limit);  // fd stays ours; valid until free_session()
+    // The same in a client's BPF map (takes the descriptor, also when it throws): checked, formatted, shut; region 0 is in it.
+    struct Adopted { std::uint32_t index; std::uint32_t epoch; int fd; std::uint64_t bytes; };
+    Adopted adopt_bpf_session(int fd, std::uint32_t slots, std::uint32_t limit);
     void grant_region(std::uint32_t session, std::uint32_t count);  // how many regions were handed out so far
     // No new requests are taken, waiting ones are cancelled. Running ones go on: poll session_in_flight().
     void close_session(std::uint32_t session, Reason reason);
@@ -70,6 +73,8 @@ public:
 
 private:
     void loop();
+    std::uint32_t free_entry() const;
+    Opened admit(std::unique_ptr<SessionMap> map, std::uint32_t limit);
     void watch_role() noexcept;
     void watch_leader() noexcept;
     bool overlooks(std::uint32_t leader) noexcept;

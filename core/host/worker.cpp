@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
+#include "host/bpf_session.hpp"
 
 namespace teal {
 namespace {
@@ -53,7 +54,18 @@ void Worker::add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::
     std::shared_ptr<SessionMap> map = map_session(fd, index, epoch, slots, Header::ignored);
     map->owned.resize(granted);
     map->views.resize(granted);
-    post([map](Worker& w) {
+    post_session(std::move(map));
+}
+
+void Worker::add_bpf_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint64_t bytes) {
+    if (index >= max_sessions) throw Error(Code::invalid_argument, "session index " + std::to_string(index) + " out of range");
+    std::shared_ptr<SessionMap> map = map_bpf_session(fd, index, epoch, slots, bytes);
+    map->session->close_fd();
+    post_session(std::move(map));
+}
+
+void Worker::post_session(std::shared_ptr<SessionMap> map) {
+    post([map = std::move(map)](Worker& w) {
         auto session = std::make_unique<Session>();
         session->map = std::make_unique<SessionMap>(*map);
         session->slots.resize(map->layout.slots);
@@ -237,6 +249,7 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
         // SYNC: pairs with the exchange in ClientSession::ring_doorbell(): it publishes, then exchanges; we exchange, then look
         // at the rings.
         header->need_wake.exchange(1, std::memory_order_acq_rel);
+        if (map->no_futex) continue;  // its bell wakes us by another session's
         if (count == max_futex_waiters) crowded = true;
         else waiters[count++] = {&header->doorbell, bell};
     }
@@ -449,7 +462,8 @@ void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const 
     if (ending.started == 0) return;
     Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
-    stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
+    // 0: its client has no tick counter to read (a BPF program).
+    if (submitted != 0) stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
     const std::uint64_t run_ns = ns(ending.ended - ending.started);
     stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
     if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));

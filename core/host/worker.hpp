@@ -32,6 +32,8 @@ public:
     void add_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint32_t granted = 0);
     void add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id, int fd);    // takes the descriptor
     void drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id);
+    // A session whose memory is a BPF map of `bytes`, tensors and all. Takes the descriptor.
+    void add_bpf_session(int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint64_t bytes);
     void drop_session(std::uint32_t session, std::uint32_t epoch);
     void set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel);
     void drop_kernel(std::uint32_t version_line, std::uint32_t generation);
@@ -64,6 +66,7 @@ private:
         std::shared_ptr<Kernel> kernel;
     };
 
+    void post_session(std::shared_ptr<SessionMap> map);
     void apply_inbox();
     void list_live();
     void forget_session(std::uint32_t session, std::uint32_t epoch);

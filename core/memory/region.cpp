@@ -175,8 +175,26 @@ std::shared_ptr<Region> Region::adopt(int raw_fd, RegionKind kind, bool writable
     return region;
 }
 
+std::shared_ptr<Region> Region::adopt_map(int raw_fd, std::uint64_t size) {
+    Fd fd{raw_fd};
+    std::shared_ptr<Region> region{new Region};
+    region->base_ = map(fd.fd, size, true);
+    region->size_ = size;
+    region->fd_ = fd.take();
+    return region;
+}
+
+std::shared_ptr<Region> Region::part(std::shared_ptr<Region> whole, std::uint64_t offset, std::uint64_t size) {
+    if (!within(offset, size, whole->size_)) throw Error(Code::internal_error, "a part of a region that does not lie in it");
+    std::shared_ptr<Region> region{new Region};
+    region->base_ = whole->base_ + offset;
+    region->size_ = size;
+    region->whole_ = std::move(whole);
+    return region;
+}
+
 Region::~Region() {
-    if (base_ != nullptr) ::munmap(base_, size_);
+    if (base_ != nullptr && !whole_) ::munmap(base_, size_);
     close_fd();
 }
 

@@ -51,6 +51,11 @@ public:
     // Takes ownership of `fd` (also when it throws). Throws version_mismatch or invalid_argument.
     static std::shared_ptr<Region> adopt(int fd, RegionKind kind, bool writable, Header header = Header::checked);
 
+    // The memory of a BPF map (bpf/map.hpp), which cannot shrink and needs no seals. Takes ownership of `fd`. Throws quota_exceeded.
+    static std::shared_ptr<Region> adopt_map(int fd, std::uint64_t size);
+    // A part of another region, on whole pages, which keeps all of it mapped.
+    static std::shared_ptr<Region> part(std::shared_ptr<Region> whole, std::uint64_t offset, std::uint64_t size);
+
     ~Region();
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
@@ -66,6 +71,7 @@ public:
 
 private:
     Region() = default;
+    std::shared_ptr<Region> whole_;  // of a part: who has the mapping
     std::byte* base_ = nullptr;
     std::uint64_t size_ = 0;
     std::uint64_t id_ = 0;

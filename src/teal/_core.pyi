@@ -191,6 +191,9 @@ class Session:
 
     def close(self) -> None: ...
 
+    def rouse(self) -> None:
+        """Wakes the pool's leader to look at all rings."""
+
     def raise_idle(self, ns: int) -> None:
         """Callers may spin for so long, if that is longer than before."""
 
@@ -406,6 +409,8 @@ class Sweeper:
 
     def tick(self) -> None: ...
 
+    def adopt_bpf_session(self, fd: int, slots: int, limit: int) -> tuple[int, int, int, int]: ...
+
     def open_session(self, slots: int, limit: int) -> tuple[int, int, int]: ...
 
     def grant_region(self, session: int, count: int) -> None: ...
@@ -503,6 +508,8 @@ class Worker:
 
     def drop_region(self, session: int, epoch: int, id: int) -> None: ...
 
+    def add_bpf_session(self, fd: int, index: int, epoch: int, slots: int, nbytes: int) -> None: ...
+
     def drop_session(self, session: int, epoch: int) -> None: ...
 
     def set_kernel(self, line: int, generation: int, kernel: object, spill: object) -> None: ...
@@ -520,6 +527,43 @@ class Worker:
         """Until quit()."""
 
     def quit(self) -> None: ...
+
+def bpf_create_memory(nbytes: int) -> int:
+    """
+    A memory-mappable BPF array of one value; raises NotFound where bpf(2) is not permitted.
+    """
+
+def bpf_create_bell() -> int:
+    """A BPF ring buffer of one page."""
+
+def bpf_memory_bytes(fd: int) -> int:
+    """Raises InvalidArgument when this is no map that can hold a session."""
+
+def bpf_tensors_at(slots: int) -> int:
+    """Where the tensors begin in the map of a session with so many slots."""
+
+def bpf_session(fd: int, index: int, epoch: int, slots: int, nbytes: int, idle_ns: int, socket: int) -> Session: ...
+
+def bpf_hand_over(session: Session, slots: Sequence[Slot]) -> None:
+    """From here on only BPF programs use the session."""
+
+def bpf_counts(session: Session) -> dict[str, int]: ...
+
+def bpf_shut(session: Session) -> None: ...
+
+def bpf_layout(session: Session, model: int, version: int, priority: int) -> bytes: ...
+
+class Bell:
+    """
+    Wakes a sleeping worker on behalf of BPF programs; a thread that needs no GIL.
+    """
+
+    def __init__(self, map: int, bpf: Session, ordinary: Session, socket: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def rung(self) -> int: ...
 
 def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
     """Nanoseconds of each bare round trip between two cores: the floor."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from teal import _core
 from teal._version import __version__
-from teal.errors import InvalidArgument, NotFound, PeerDied, VersionMismatch
+from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded, VersionMismatch
 from teal.host import callers, records, wire
 from teal.host.catalog import Catalog, User
 from teal.host.limits import Limits, raise_descriptors
@@ -29,6 +29,8 @@ from teal.host.session import Session
 from teal.host.settings import PoolSettings
 
 log = logging.getLogger("teal.host")
+
+_MOST_BPF_SESSIONS = 16  # of one client
 
 
 class Daemon:
@@ -72,7 +74,7 @@ class Daemon:
             pool.forget()
 
     def _gone(self, client: Client) -> None:
-        for name, session in client.sessions.items():
+        for name, session in client.all_sessions():
             self.listener.task(self.pools[name].close_session(session, gone=True))
 
     # ---- what clients ask ----------------------------------------------------------------------------------------
@@ -85,6 +87,11 @@ class Daemon:
                 return self._greet(client, body), ()
             case wire.OpenSession(pool_name):
                 return self._open_session(client, pool_name)
+            case wire.OpenBpfSession(pool_name, slots):
+                return self._open_bpf_session(client, pool_name, slots, datagram), ()
+            case wire.CloseBpfSession(pool_name, index):
+                await self._close_bpf_session(client, pool_name, index)
+                return None, ()
             case wire.MakeRegion(index, nbytes, pages, pool_name):
                 pool, session = self._session(client, pool_name, index)
                 if not 0 < nbytes <= 1 << 46:
@@ -144,6 +151,24 @@ class Daemon:
         }
         return body, (session.fd,)
 
+    def _open_bpf_session(self, client: Client, pool_name: str, slots: int, datagram: wire.Datagram) -> Any:
+        pool = self.catalog.pool(pool_name)
+        if len(client.bpf_sessions) >= _MOST_BPF_SESSIONS:
+            raise QuotaExceeded(f"one more BPF session: this client has {_MOST_BPF_SESSIONS}, the most it may have")
+        held = sum(session.nbytes for name, session in client.all_sessions() if name == pool_name)
+        session = pool.open_bpf_session(datagram.take_fd(), slots, held)
+        client.bpf_sessions.append((pool_name, session))
+        return {"index": session.index, "epoch": session.epoch, "idle_ns": pool.settings.idle_ns}
+
+    async def _close_bpf_session(self, client: Client, pool_name: str, index: int) -> None:
+        for entry in client.bpf_sessions:
+            name, session = entry
+            if (name, session.index) == (pool_name, index):
+                client.bpf_sessions.remove(entry)
+                await self.pools[pool_name].close_session(session, gone=False)
+                return
+        raise NotFound(f"BPF session {index} with pool {pool_name[:80]!r}: not one of this connection")
+
     def _session(self, client: Client, pool_name: str, index: int) -> tuple[Pool, Session]:
         session = client.sessions.get(pool_name)
         if session is None or session.index != index:
@@ -160,7 +185,7 @@ class Daemon:
                 workers.append({**pool.sweeper.worker(worker.index), "pid": worker.pid, "pool": pool.name})
         clients = []
         for client in self.listener.clients:
-            for pool_name, session in client.sessions.items():
+            for pool_name, session in client.all_sessions():
                 numbers = self.pools[pool_name].sweeper.session(session.index)
                 sweeper = self.pools[pool_name].sweeper
                 seen = callers.summed(sweeper.client_stages(session.index).values())

@@ -129,13 +129,18 @@ class Homes:
             self._placed[key] = home
         return home
 
-    def _planned(self, shapes: Shapes, places: Places, receiving: Places) -> _Home:
-        self._check()
+    def plans(
+        self, shapes: Shapes, places: Places = (), receiving: Places = ()
+    ) -> tuple[list[PlanEntry], list[PlanEntry]]:
+        """Plans of inputs and outputs for a call with these shapes. Raises InvalidArgument."""
         inputs, extents = plan_inputs(self._inputs, shapes, places)
         by_name: dict[str, PlanEntry] = {spec.name: plan for spec, plan in zip(self._inputs, inputs, strict=True)}
-        outputs = plan_outputs(
-            self._outputs, by_name, extents, self._capacities.get(shapes, {}), self._unplannable, receiving
-        )
+        capacities = self._capacities.get(shapes, {})
+        return inputs, plan_outputs(self._outputs, by_name, extents, capacities, self._unplannable, receiving)
+
+    def _planned(self, shapes: Shapes, places: Places, receiving: Places) -> _Home:
+        self._check()
+        inputs, outputs = self.plans(shapes, places, receiving)
         keep = _KEPT_PLACED if places or receiving else 64
         core = _core.SlotHome(self._session.core, self._index, self._pinned, inputs, outputs, self._may_spin, keep)
         return _Home(core, plan_bytes(inputs) + plan_bytes(outputs), shapes)

@@ -44,10 +44,14 @@ class Client:
     owner: bool  # the host's own user, or root
     greeted: bool = False
     sessions: dict[str, Session] = field(default_factory=dict)  # by pool
+    bpf_sessions: list[tuple[str, Session]] = field(default_factory=list)  # (pool, session)
     answering: int = 0
     reading: bool = False
     looked_at: bool = False  # a timer for _look_at() runs
     gone: bool = False
+
+    def all_sessions(self) -> list[tuple[str, Session]]:
+        return [*self.sessions.items(), *self.bpf_sessions]
 
 
 Answer = tuple[Any, tuple[int, ...]]  # body, descriptors (which stay the host's)
@@ -224,7 +228,8 @@ class Listener:
             number = wire.envelope_id(datagram.data) if client.greeted else None
             self._reply(client, wire.Reply(number or 0, error=failure))
             return number is not None
-        expected = 1 if isinstance(envelope.body, wire.Load) and envelope.body.has_file else 0
+        with_file = isinstance(envelope.body, wire.Load) and envelope.body.has_file
+        expected = 1 if with_file or isinstance(envelope.body, wire.OpenBpfSession) else 0
         datagram.close(keep=expected)
         client.answering += 1
         self.task(self._answer(client, envelope, datagram))

@@ -157,7 +157,8 @@ class Pool:
     def _tell_session(self, worker: WorkerProcess, session: Session) -> None:
         if session.closed:
             return
-        worker.send(wire.AddSession(session.index, session.epoch, session.slots, session.granted), (session.fd,))
+        order = wire.AddSession(session.index, session.epoch, session.slots, session.granted, session.bpf_bytes)
+        worker.send(order, (session.fd,))
         for region, (fd, _) in session.regions.items():
             worker.send(wire.AddRegion(session.index, session.epoch, region), (fd,))
 
@@ -171,6 +172,33 @@ class Pool:
         """Raises QuotaExceeded."""
         index, epoch, fd = self.sweeper.open_session(self.limits.slots, self.limits.in_flight)
         session = Session(index, epoch, fd, self.limits.slots)
+        self.sessions[index] = session
+        for worker in self.workers:
+            self._tell_session(worker, session)
+        return session
+
+    def open_bpf_session(self, fd: int, slots: int, held: int) -> Session:
+        """In a BPF map of a client that holds so many bytes already; takes the descriptor.
+
+        Raises InvalidArgument when it is no such map, QuotaExceeded.
+        """
+        try:
+            nbytes = _core.bpf_memory_bytes(fd)
+            if held + nbytes > self.limits.bytes:
+                raise QuotaExceeded(
+                    f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots "
+                    "or smaller tensors, or raise Limits.bytes"
+                )
+            if not 0 < slots <= self.limits.slots:
+                raise QuotaExceeded(
+                    f"a BPF session of {slots} slots: a client may have at most {self.limits.slots} (Limits.slots)"
+                )
+            spare_descriptors(fd, "one more BPF session", 0.75)
+        except TealError:
+            os.close(fd)
+            raise
+        index, epoch, fd, nbytes = self.sweeper.adopt_bpf_session(fd, slots, self.limits.in_flight)
+        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
@@ -269,7 +297,9 @@ class Pool:
 
     def _keep_spill(self, report: wire.Spilled, datagram: wire.Datagram) -> None:
         session = self.sessions.get(self.sweeper.record_session(report.record))
-        if session is None or session.closed or not self._fits(session, report.nbytes) or not datagram.fds:
+        fits = session is not None and not session.closed and self._fits(session, report.nbytes)
+        fits = fits and not (session is not None and session.bpf_bytes)  # nobody there could ask for it
+        if session is None or not fits or not datagram.fds:
             self.sweeper.end_handed_over(report.record, report.generation, 0)
             return
         try:

@@ -35,12 +35,13 @@ class Session:
     next_spill: int = 1
     leases: Leases = field(default_factory=Leases)  # of spills that the client has taken
     closed: bool = False
+    bpf_bytes: int = 0  # of the client's BPF map, which holds everything this session has
 
     @property
     def nbytes(self) -> int:
         regions = (*self.regions.values(), *self.leaving.values())
         spilled = sum(spill.nbytes for spill in self.spills.values()) + self.leases.nbytes
-        return sum(size for _, size in regions) + spilled
+        return self.bpf_bytes + sum(size for _, size in regions) + spilled
 
     def close_descriptors(self) -> None:
         """Frees the memory here; who still maps it keeps it."""

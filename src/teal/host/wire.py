@@ -56,6 +56,18 @@ class OpenSession(Message, tag="open_session"):
     pool: str = "default"
 
 
+class OpenBpfSession(Message, tag="open_bpf_session"):
+    """The descriptor of the client's BPF map comes with it."""
+
+    pool: str
+    slots: int
+
+
+class CloseBpfSession(Message, tag="close_bpf_session"):
+    pool: str
+    session: int
+
+
 class MakeRegion(Message, tag="make_region"):
     session: int
     nbytes: int
@@ -114,7 +126,19 @@ class Stop(Message, tag="stop"):
 
 
 ClientMessage = (
-    Hello | OpenSession | MakeRegion | FreeRegion | Load | Unload | Lookup | ListModels | Statistics | TakeSpill | Stop
+    Hello
+    | OpenSession
+    | OpenBpfSession
+    | CloseBpfSession
+    | MakeRegion
+    | FreeRegion
+    | Load
+    | Unload
+    | Lookup
+    | ListModels
+    | Statistics
+    | TakeSpill
+    | Stop
 )
 
 
@@ -148,6 +172,7 @@ class AddSession(Message, tag="add_session"):
     epoch: int
     slots: int
     granted: int  # regions handed out so far; those that still exist follow
+    bpf_bytes: int = 0  # not 0: the memory is a BPF map of so many bytes, with region 0 in it
 
 
 class AddRegion(Message, tag="add_region"):

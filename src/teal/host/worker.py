@@ -78,9 +78,12 @@ class Control:
     def _obey(self, order: wire.WorkerOrder, datagram: wire.Datagram) -> None:
         worker = self._worker
         match order:
-            case wire.AddSession(session, epoch, slots, granted):
+            case wire.AddSession(session, epoch, slots, granted, bpf_bytes):
                 try:
-                    worker.add_session(datagram.take_fd(), session, epoch, slots, granted)
+                    if bpf_bytes:
+                        worker.add_bpf_session(datagram.take_fd(), session, epoch, slots, bpf_bytes)
+                    else:
+                        worker.add_session(datagram.take_fd(), session, epoch, slots, granted)
                 except TealError as error:  # no address space, no mappings left: its requests fail, the others go on
                     print(f"teal worker: session {session}: {error}", file=sys.stderr, flush=True)
             case wire.AddRegion(session, epoch, region):
