@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/place.hpp"
 #include "bindings/slot.hpp"
 #include "host/client.hpp"
 #include "host/notifier.hpp"
@@ -36,6 +37,7 @@ std::function<void()> called_once(nb::object callback) {
 }  // namespace
 
 void bind_client(nb::module_& m) {
+    bind_place(m);
     nb::class_<ClientSession>(m, "Session", "One client's connection to one pool, as memory.")
         .def(nb::new_([](int fd, std::uint32_t index, std::uint32_t epoch, std::uint32_t slots, std::uint64_t idle_ns, int socket) {
                  return std::make_shared<ClientSession>(map_session(fd, index, epoch, slots), idle_ns, socket);
@@ -55,11 +57,14 @@ void bind_client(nb::module_& m) {
             if (!block) return nb::none();
             desc.rank = static_cast<std::uint8_t>(shape.size());
             std::copy(shape.begin(), shape.end(), desc.shape);
+            desc.region = block->region;
             desc.offset = block->offset;
             desc.capacity = desc.nbytes;
             std::memset(block->memory->base() + block->offset, 0, desc.nbytes);
-            return make_tensor(desc, block->memory->base(), block->memory, block, false);
+            return make_tensor(desc, hold_on(block), s);
         }, nb::arg("dtype"), nb::arg("shape"), nb::arg("align") = 256, nb::sig("def allocate(self, dtype: str, shape: typing.Sequence[int], align: int = 256) -> Tensor | None"))
+        .def("place_of", &place_of, nb::arg("array"), nb::sig("def place_of(self, array: typing.Any, /) -> Place | None"),
+             "Where a Tensor of this session, or a packed NumPy array or memoryview of one, lies; None: it has to be copied. Raises Closed after release().")
         .def("peer_gone", &ClientSession::peer_gone)
         .def("close", &ClientSession::close)
         .def("raise_idle", &ClientSession::raise_idle, nb::arg("ns"), "Callers may spin for so long, if that is longer than before.")

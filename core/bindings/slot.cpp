@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "bindings/bindings.hpp"
+#include "bindings/place.hpp"
 #include "bindings/slot.hpp"
 #include "cpu/clock.hpp"
 
@@ -20,7 +21,7 @@ namespace {
 
 std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
     std::vector<TensorPlan> plans;
-    for (const nb::tuple& item : list) {  // (dtype name, shape or None, capacity, flags[, input it lies in])
+    for (const nb::tuple& item : list) {  // (dtype name, shape or None, capacity, flags[, input it lies in[, its place]])
         TensorPlan plan;
         plan.flags = nb::cast<std::uint16_t>(item[3]);
         const auto name = nb::cast<std::string>(item[0]);
@@ -30,16 +31,23 @@ std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
         else plan.shape = nb::cast<std::vector<std::int64_t>>(item[1]);
         plan.capacity = nb::cast<std::uint64_t>(item[2]);
         if (nb::len(item) > 4 && !item[4].is_none()) plan.in_place = nb::cast<std::int32_t>(item[4]);
+        if (nb::len(item) > 5 && !item[5].is_none()) {
+            const auto place = nb::cast<nb::tuple>(item[5]);
+            plan.place = {nb::cast<std::uint32_t>(place[0]), nb::cast<std::uint64_t>(place[1])};
+        }
         plans.push_back(std::move(plan));
     }
     return plans;
 }
 
+// On a tensor in the slot's own block.
+Hold own_hold(const std::shared_ptr<ClientSlot>& slot) { return {slot->memory, slot, nullptr, slot.get()}; }
+
 nb::object input_tensor(nb::handle self, std::size_t index) {
     const Slot& s = *nb::inst_ptr<Slot>(self);
     const TensorDesc& desc = s.tensor(index, false);
     if ((desc.flags & tensor_absent) != 0) return nb::none();
-    nb::object object = make_tensor(desc, s.slot->base, s.slot->memory, s.slot, false);
+    nb::object object = make_tensor(desc, own_hold(s.slot), *s.session);
     Tensor* tensor = nb::inst_ptr<Tensor>(object);
     tensor->slot = nb::borrow(self);
     tensor->position = static_cast<std::uint32_t>(index);
@@ -66,18 +74,25 @@ nb::object ended_output(const Slot& s, std::size_t index) {
         desc.nbytes = seen.nbytes;
         std::memcpy(desc.shape, seen.shape, sizeof desc.shape);
     }
+    if (s.slot->placed && s.slot->holds.empty()) throw Error(Code::closed, "tensor is released");
+    if (const Hold* hold = s.slot->hold_of(index, true)) return make_tensor(desc, *hold, *s.session);
     // An output in place lies where the inputs are: with the elder of a sibling.
-    const std::shared_ptr<ClientSlot>& owner = s.slot->in_place[index] >= 0 && s.elder ? s.elder : s.slot;
-    nb::object object = make_tensor(desc, owner->base, owner->memory, owner, false);
-    nb::inst_ptr<Tensor>(object)->view = s.slot->views;
-    return object;
+    Hold hold = own_hold(s.slot->in_place[index] >= 0 && s.elder ? s.elder : s.slot);
+    hold.view = s.slot->views;
+    return make_tensor(desc, std::move(hold), *s.session);
+}
+
+// The outputs were taken, or there are none: the next call may have the memory, and what was used in place is no longer ours to keep.
+void let_go(Slot& s) {
+    s.claim.reset();
+    if (s.slot->placed) ClientSession::let_go_of_places(*s.slot);
 }
 
 // All outputs of a request that has ended, in order. From here on the tensors keep the memory.
 nb::list ended_outputs(Slot& s) {
     nb::list tensors;
     for (std::size_t i = 0; i < s.slot->outputs.size(); ++i) tensors.append(ended_output(s, i));
-    s.claim.reset();
+    let_go(s);
     return tensors;
 }
 
@@ -186,9 +201,9 @@ nb::object result_tuple(const Slot& s) {
                           line.copied_out.load(std::memory_order_relaxed));
 }
 
-nb::object loan(const Home& home) {
+nb::object loan(const Home& home, nb::handle places) {
     check_not_forked(home.forks);
-    std::shared_ptr<ClientSlot> loaned = home.home->loan();
+    std::shared_ptr<ClientSlot> loaned = home.home->loan(places.is_none() ? std::vector<Hold>{} : holds_of(nb::cast<nb::list>(places)));
     if (!loaned) return nb::none();
     auto* slot = new Slot(home.home->session_pointer(), home.stages, home.home.get(), home.model, home.version);
     slot->slot = std::move(loaned);
@@ -207,7 +222,9 @@ void bind_slot(nb::module_& m) {
              },
              nb::arg("session"), nb::arg("model"), nb::arg("version"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("may_spin"), nb::arg("keep") = 64,
              nb::sig("def __init__(self, session: Session, model: int, version: int, inputs: list[PlanEntry], outputs: list[PlanEntry], may_spin: bool, keep: int = 64) -> None"))
-        .def("loan", &loan, nb::sig("def loan(self) -> Slot | None"), "A slot, or None when the session's regions have no room for one.")
+        .def("loan", &loan, nb::arg("places") = nb::none(), nb::sig("def loan(self, places: list[Place | None] | None = None) -> Slot | None"),
+             "A slot, or None when the session's regions have no room for one. places: of each input and output, for plans that have some.")
+        .def("deserted", [](Home& h) { return h.home->deserted(); }, "Is some of the memory that the last loan was made over gone?")
         .def("made", [](const Home& h, const Slot& s) { return s.home == h.home.get(); }, nb::arg("slot"))
         .def("forget_idle", [](Home& h) { h.home->forget_idle(); }, "Gives the memory of idle slots back.");
     nb::class_<Slot>(m, "Slot", "Memory and completion line of one call, on loan.")
@@ -215,7 +232,11 @@ void bind_slot(nb::module_& m) {
         .def("ready", &ready, nb::sig("def ready(self) -> Slot | None"), "This slot, or a sibling when its outputs are still looked at; None: no room.")
         .def("output", &ended_output, nb::sig("def output(self, index: int, /) -> Tensor | None"))
         .def("outputs", &ended_outputs, nb::sig("def outputs(self) -> list[Tensor | None]"), "All outputs of a request that has ended; later calls leave them alone.")
-        .def("give_up", [](Slot& s) { s.claim.reset(); }, "There are no outputs to take: the next call may have the memory.")
+        .def("give_up", &let_go, "There are no outputs to take: the next call may have the memory.")
+        .def("count_copy", [](Slot& s, std::uint64_t bytes) {
+            s.stages->copies_in.fetch_add(1, std::memory_order_relaxed);
+            s.stages->bytes_in.fetch_add(bytes, std::memory_order_relaxed);
+        }, nb::arg("nbytes"), "This side copied a tensor's contents.")
         .def("write", &write_input, nb::sig("def write(self, index: int, array: typing.Any, /) -> None"), "Copies an array into input `index`; counted.")
         .def("write_packed", &write_packed, nb::sig("def write_packed(self, index: int, packed: bytes, /) -> None"))
         .def("place_of", [](nb::handle self, const Tensor& t) { return t.slot.is(self) ? static_cast<int>(t.position) : -1; },
@@ -269,6 +290,7 @@ void bind_slot(nb::module_& m) {
         .def("__init__",
              [](Call* self, nb::object slot, nb::object outputs, nb::object on_other_end, std::uint64_t timeout_ns, std::int32_t priority) {
                  new (self) Call{slot, std::move(outputs), std::move(on_other_end), nb::cast<Slot*>(slot), timeout_ns, priority};
+                 self->slot->slot->kept = true;
              },
              nb::arg("slot"), nb::arg("outputs"), nb::arg("on_other_end"), nb::arg("timeout_ns"), nb::arg("priority"),
              nb::sig("def __init__(self, slot: Slot, outputs: typing.Any, on_other_end: typing.Callable[[Slot], typing.Any], timeout_ns: int, priority: int) -> None"))

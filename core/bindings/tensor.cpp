@@ -358,6 +358,18 @@ nb::object make_tensor(const TensorDesc& desc, std::byte* base, std::shared_ptr<
     return object;
 }
 
+nb::object make_tensor(const TensorDesc& desc, Hold hold, const ClientSession& session) {
+    std::byte* base = hold.memory->base();
+    nb::object object = make_tensor(desc, base, std::move(hold.memory), std::move(hold.loan), false);
+    Tensor& tensor = *nb::inst_ptr<Tensor>(object);
+    tensor.session = &session;
+    tensor.lender = hold.lender;
+    tensor.view = std::move(hold.view);
+    tensor.region = desc.region;
+    tensor.offset = desc.offset;
+    return object;
+}
+
 Source source_of(nb::handle object) {
     Source source;
     if (nb::isinstance<Tensor>(object)) {
@@ -422,6 +434,8 @@ void bind_tensor(nb::module_& m) {
                  if (t.exports > 0) throw Error(Code::busy, std::to_string(t.exports) + " views of this tensor are still in use; drop them first");
                  check_not_forked(t.forks);
                  t.released = true;
+                 t.session = nullptr;
+                 t.lender = nullptr;
                  t.loan.reset();
                  t.view.reset();
                  t.slot.reset();

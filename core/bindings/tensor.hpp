@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "host/slot.hpp"
 #include "memory/descriptor.hpp"
 #include "memory/dtype.hpp"
 #include "memory/region.hpp"
@@ -39,6 +40,10 @@ struct Tensor {
     std::uint64_t nbytes = 0;
     std::uint64_t capacity = 0;
     std::uint64_t count = 0;
+    const void* session = nullptr;       // the ClientSession in whose regions it lies, alive while `loan` is; null: in no region of a session
+    const ClientSlot* lender = nullptr;  // the slot whose tensor it is; null for a block
+    std::uint32_t region = 0;            // its place, with a session
+    std::uint64_t offset = 0;
     nb::object slot;                     // an input's Slot, else null
     std::uint32_t position = 0;          // which input of that slot
     std::shared_ptr<void> view;          // an output's mark that somebody looks at it
@@ -56,6 +61,8 @@ struct Tensor {
 std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& shape, std::int64_t size);
 
 nb::object make_tensor(const TensorDesc& desc, std::byte* base, std::shared_ptr<Region> memory, std::shared_ptr<void> loan, bool readonly);
+// The same for memory of a client's session, where calls may use it in place.
+nb::object make_tensor(const TensorDesc& desc, Hold hold, const ClientSession& session);
 
 // Where an array-like's elements are. Holds what has to be held while `data` is used.
 struct Source {

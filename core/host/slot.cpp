@@ -241,7 +241,10 @@ std::shared_ptr<ClientSlot> ClientSession::ready(const std::shared_ptr<ClientSlo
     }
     write_descriptor(*made);
     // The sibling does not hold its elder: while a request of it is out, quiescent() of the elder is false.
-    std::shared_ptr<ClientSlot> sibling{made.release(), [session = shared_from_this()](ClientSlot* raw) { session->destroy_slot(std::unique_ptr<ClientSlot>(raw)); }};
+    std::shared_ptr<ClientSlot> sibling{made.release(), [session = shared_from_this()](ClientSlot* raw) mutable {
+        const auto last = std::move(session);
+        last->destroy_slot(std::unique_ptr<ClientSlot>(raw));
+    }};
     slot->siblings.push_back(sibling);
     return sibling;
 }

@@ -46,7 +46,10 @@ std::shared_ptr<ClientSlot> SlotHome::loan(std::vector<Hold> holds) {
     slot->kept = false;
     slot->expected = expected_;
     slot->holds = std::move(holds);
-    return {slot.release(), [home = shared_from_this()](ClientSlot* raw) { home->take_back(std::unique_ptr<ClientSlot>(raw)); }};
+    return {slot.release(), [home = shared_from_this()](ClientSlot* raw) mutable {
+        const auto last = std::move(home);  // a weak pointer to the loan, in seen_ of another home, keeps what is captured here
+        last->take_back(std::unique_ptr<ClientSlot>(raw));
+    }};
 }
 
 void SlotHome::take_back(std::unique_ptr<ClientSlot> slot) noexcept {

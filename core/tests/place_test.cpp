@@ -219,6 +219,31 @@ void test_limbo() {
     scene.check_all_free();
 }
 
+// Each call on the output of the one before, in homes of their own: only the end of the chain keeps memory.
+void test_chain() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client client = scene.open();
+    std::shared_ptr<ClientSlot> slot = home_of(client, scalar, scalar)->loan();
+    input(*slot) = 0;
+    CHECK(call(*client.session, *slot, log_model));
+    std::uint64_t most = 0;
+    for (int i = 0; i < 50; ++i) {
+        TensorPlan in = scalar;
+        in.place = {slot->outputs[0].region, slot->outputs[0].offset};
+        const auto next = home_of(client, in, scalar)->loan({Hold{slot->memory, slot, slot->views, slot.get()}, Hold{}});
+        CHECK(call(*client.session, *next, log_model));
+        ClientSession::let_go_of_places(*next);
+        slot = next;
+        if (i == 2) most = client.session->bytes_used();
+    }
+    CHECK_EQ(output(*slot), 51);
+    CHECK_EQ(client.session->bytes_used(), most);
+    slot.reset();
+    CHECK_EQ(client.session->slots_out(), 0);
+    scene.check_all_free();
+}
+
 void test_close_with_slots_out() {
     GatedPool scene;
     scene.add_worker();
@@ -247,6 +272,7 @@ int main() {
     test_readers_and_writers();
     test_lender();
     test_limbo();
+    test_chain();
     test_close_with_slots_out();
     return teal::check::summary();
 }

@@ -3,7 +3,7 @@ from typing import Any
 
 
 from numpy.typing import NDArray
-PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None]
+PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | None]
 
 ABI_VERSION: int = 2
 
@@ -144,6 +144,33 @@ def sealed_file(name: str, contents: bytes) -> int:
 def available_memory() -> int:
     """Bytes that a reservation may take now."""
 
+class Place:
+    """
+    Memory of a session that a call may use where it is, kept while this is held.
+    """
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def key(self) -> tuple[int, int, str, tuple[int, ...], int]:
+        """(region, offset, dtype, shape, bytes)"""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def region(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def readonly(self) -> bool: ...
+
 class Session:
     """One client's connection to one pool, as memory."""
 
@@ -154,6 +181,11 @@ class Session:
     def take_empty_regions(self, keep_bytes: int) -> list[int]: ...
 
     def allocate(self, dtype: str, shape: Sequence[int], align: int = 256) -> Tensor | None: ...
+
+    def place_of(self, array: Any, /) -> Place | None:
+        """
+        Where a Tensor of this session, or a packed NumPy array or memoryview of one, lies; None: it has to be copied. Raises Closed after release().
+        """
 
     def peer_gone(self) -> bool: ...
 
@@ -182,8 +214,13 @@ class SlotHome:
 
     def __init__(self, session: Session, model: int, version: int, inputs: list[PlanEntry], outputs: list[PlanEntry], may_spin: bool, keep: int = 64) -> None: ...
 
-    def loan(self) -> Slot | None:
-        """A slot, or None when the session's regions have no room for one."""
+    def loan(self, places: list[Place | None] | None = None) -> Slot | None:
+        """
+        A slot, or None when the session's regions have no room for one. places: of each input and output, for plans that have some.
+        """
+
+    def deserted(self) -> bool:
+        """Is some of the memory that the last loan was made over gone?"""
 
     def made(self, slot: Slot) -> bool: ...
 
@@ -207,6 +244,9 @@ class Slot:
 
     def give_up(self) -> None:
         """There are no outputs to take: the next call may have the memory."""
+
+    def count_copy(self, nbytes: int) -> None:
+        """This side copied a tensor's contents."""
 
     def write(self, index: int, array: Any, /) -> None:
         """Copies an array into input `index`; counted."""

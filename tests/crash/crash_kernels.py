@@ -75,6 +75,13 @@ def misbehave(how: Any) -> Any:
     return np.int64(os.getpid())
 
 
+@teal.signature(inputs={"x": ("float64", ("n",)), "how": ("BYTES", ())}, outputs={"y": ("float64", ("n",))})
+def mortal(x: Any, how: Any) -> Any:
+    """Doubles, unless it dies of what ``how`` says."""
+    end(_text(how))
+    return x + x
+
+
 def end(how: str) -> None:
     """Ends this process by exit:STATUS, signal:NUMBER or segfault; any other word does nothing."""
     kind, _, number = how.partition(":")

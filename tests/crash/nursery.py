@@ -132,7 +132,7 @@ def client(address: str, seed: int, model_file: str) -> None:
 def _one_act(teal: Any, np: Any, host: Any, dice: random.Random, held: list[Any], model_file: str) -> None:
     size = dice.choice([1, 7, 1000, 200_000])
     x = np.arange(size, dtype=np.float64)
-    match dice.randint(0, 8):
+    match dice.randint(0, 10):
         case 0:
             host.load(
                 f"theirs-{dice.randint(0, 3)}", dice.choice(["builtin:identity", "crash_kernels:square", model_file])
@@ -160,6 +160,20 @@ def _one_act(teal: Any, np: Any, host: Any, dice: random.Random, held: list[Any]
                 if isinstance(future, teal.Future):
                     future.result()
             held.clear()
+        case 9:
+            given, out = host.empty((size,), "float64"), host.empty((size,), "float64")
+            name = dice.choice(["identity", "square", "cube"])
+            future = host.model(name).submit(given.numpy()[: dice.randint(0, size)] if dice.random() < 0.3 else given)
+            held.append(host.model("identity").submit(given, out=out))
+            if dice.random() < 0.5:
+                future.cancel()
+            held.append(future)
+        case 10:
+            square = host.model("square")
+            given = square(x)[0]
+            for _ in range(5):
+                given = square(given, out=host.empty((size,), "float64"))[0]
+            held.append(given)
 
 
 def host(options: dict[str, Any]) -> None:

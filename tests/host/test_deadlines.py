@@ -160,5 +160,5 @@ def test_timeout_is_no_deadline(load: Any, gate: Path) -> None:
 def test_numpy_numbers_as_deadline(load: Any) -> None:
     model = load("builtin:sum")
     assert float(model([1.0], deadline=np.float32(30))[0].numpy()) == 1
-    with pytest.raises(TypeError):
+    with pytest.raises(teal.InvalidArgument):
         model([1.0], deadline="soon")

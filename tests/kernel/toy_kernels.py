@@ -328,3 +328,18 @@ def mismatched(b: Array) -> Array:
 
 
 NOT_CALLABLE = 5
+
+
+@teal.signature(inputs={"x": ("float32", ("n",)), "path": ("BYTES", ())}, outputs={"y": ("float32", ("n",))}, pure=True)
+def gated_double(x: Array, path: Array) -> Array:
+    """Begins by making the file PATH.in, waits for PATH, and only then reads its input."""
+    Path(text_of(path) + ".in").touch()
+    wait_for(text_of(path))
+    return x + x
+
+
+@teal.signature(
+    inputs={"out": ("float32", ("n",)), "deadline": ("float32", ("n",))}, outputs={"y": ("float32", ("n",))}
+)
+def awkward_names(out: Array, deadline: Array) -> Array:
+    return out - deadline

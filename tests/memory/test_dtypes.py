@@ -272,7 +272,7 @@ def test_numbers_are_never_cut(value: Any, dtype: str) -> None:
 
 
 def _converted(value: Any, dtype: str) -> Any:
-    from teal.host.model import _from_python
+    from teal.host.arguments import _from_python
     from teal.host.wire import Spec
 
     return _from_python(value, Spec("x", dtype), "$.x")

@@ -10,11 +10,13 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from teal import _core
-from teal.errors import Cancelled, TealError
+from teal.errors import Cancelled, InvalidArgument, TealError
+from teal.host.arguments import nanoseconds
 
 if TYPE_CHECKING:
     from teal.host.model import Model
     from teal.host.outputs import Outputs
+    from teal.host.receivers import Receivers
 
 _settling = threading.Lock()  # two threads may ask for one answer; one that was spilled can be fetched once
 
@@ -22,10 +24,11 @@ _settling = threading.Lock()  # two threads may ask for one answer; one that was
 class Future:
     """The answer to come of ``model.submit(...)``. Thread-safe; awaitable in any asyncio loop."""
 
-    __slots__ = ("__weakref__", "_model", "_outcome", "_slot")
+    __slots__ = ("__weakref__", "_model", "_out", "_outcome", "_slot")
 
-    def __init__(self, model: Model, slot: _core.Slot) -> None:
+    def __init__(self, model: Model, slot: _core.Slot, out: Receivers | None = None) -> None:
         self._model = model
+        self._out = out
         self._slot: _core.Slot | None = slot  # None once settled: its memory is kept by the outputs, or by nobody
         self._outcome: Outputs | TealError | None = None
 
@@ -36,7 +39,7 @@ class Future:
         """
         slot = self._slot
         if slot is not None:
-            until = 0 if timeout is None else time.monotonic_ns() + max(1, int(timeout * 1e9))
+            until = 0 if timeout is None else time.monotonic_ns() + max(1, nanoseconds(timeout, "$.timeout"))
             if not slot.wait(until):
                 raise TimeoutError(f"no answer within {timeout} s; the request goes on (use deadline= to end it)")
             self._settle()
@@ -78,6 +81,8 @@ class Future:
 
     def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
         """Calls ``callback(self)`` from another thread once the request has ended (at once if it has)."""
+        if not callable(callback):
+            raise InvalidArgument(f"{callback!r}, expected a function of the future", path="$.callback")
         slot = self._slot
         if slot is None or slot.ended():
             callback(self)
@@ -89,10 +94,10 @@ class Future:
             if self._slot is None:
                 return
             try:
-                self._outcome = self._model._ended(self._slot)
+                self._outcome = self._model._ended(self._slot, self._out)
             except TealError as error:
                 self._outcome = error
-            self._slot = None
+            self._slot = self._out = None
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         slot = self._slot

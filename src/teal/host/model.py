@@ -1,88 +1,37 @@
 """A model as its callers see it: loaned memory, calls, futures.
 
-Theory of operation: for each set of input shapes there is a *home* of slots (core/host/client.hpp). A plain call loans
-a slot, copies the arrays in (counted), submits, waits, and returns tensors that show the slot's outputs; the slot goes
-home when the last of them is gone. ``new_inputs`` loans a slot whose input tensors are filled in place; a call with
-those tensors copies nothing, and takes other outputs while somebody looks at the last ones. ``prepare`` keeps one slot
-for itself.
+Theory of operation: a plain call loans a slot (homes.py), copies the arrays in (counted), submits, waits, and returns
+tensors that show the slot's outputs; the slot goes home when the last of them is gone. ``new_inputs`` loans a slot
+whose input tensors are filled in place; a call with those tensors copies nothing, and takes other outputs while
+somebody looks at the last ones. Other tensors of this client's session are used where they are, as inputs and as
+``out=``: the slot then has places, and keeps what lies there until the worker has let go of it. ``prepare`` keeps one
+slot for itself.
 """
 
 from __future__ import annotations
 
-import operator
 import os
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
 from teal import _core
-from teal.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InternalError,
-    InvalidArgument,
-    KernelFailed,
-    NotFound,
-    PeerDied,
-    QuotaExceeded,
-    TealError,
-)
-from teal.host import callers, wire
+from teal.errors import InvalidArgument, NotFound, QuotaExceeded
+from teal.host import arguments, callers, wire
+from teal.host.arguments import PLAIN_DTYPES
+from teal.host.endings import DONE, SPILLED, error_of
 from teal.host.event import Event, awaited
 from teal.host.future import Future
+from teal.host.homes import Homes
+from teal.host.inputs import Inputs, shapes_of
 from teal.host.outputs import Outputs
-from teal.host.plan import PlanEntry, Shapes, plan_bytes, plan_inputs, plan_outputs
-from teal.host.process import how_detail_reads
+from teal.host.receivers import Receivers
 from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged, place
-from teal.kernel.strings import is_strings, pack
 
 if TYPE_CHECKING:
     from teal.host.host import Host
-
-_DONE, _FAILED, _CANCELLED, _EXPIRED = 4, 5, 6, 7
-_REASON_INVALID, _REASON_NOT_FOUND, _REASON_QUOTA, _REASON_WORKER_DIED = 1, 2, 3, 5
-_REASON_SPILLED = 10
-_CANCELLED_BY = {
-    6: ("client", "cancel() was called"),
-    7: ("host", "its client is gone"),
-    9: ("host", "the host is stopping"),
-    12: ("unload", "the version was unloaded by force"),
-    13: ("dependency", "what it waited for (after=) did not end well"),
-}
-_MOST_HOMES = 256  # shapes remembered per model
-
-
-class Inputs(Mapping[str, Any]):
-    """Input tensors in shared memory, by name: fill them, then ``model(**inputs)``."""
-
-    def __init__(self, tensors: dict[str, _core.Tensor]) -> None:
-        self._tensors = tensors
-
-    def __getitem__(self, name: str) -> _core.Tensor:
-        return self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __repr__(self) -> str:
-        return f"Inputs({self._tensors!r})"
-
-
-class _Home:
-    """The slots of one set of shapes, and what makes one."""
-
-    __slots__ = ("core", "nbytes")
-
-    def __init__(self, core: _core.SlotHome, nbytes: int) -> None:
-        self.core = core
-        self.nbytes = nbytes
 
 
 class Model:
@@ -99,10 +48,7 @@ class Model:
         self._session = host._connection.session(described["pool"])
         self._session.register(self)
         self._notifier = self._session.notifier
-        self._lock = threading.Lock()
-        self._homes: dict[Any, _Home] = {}
-        self._capacities: dict[Any, dict[int, int]] = {}
-        self._unplannable: set[int] = set()
+        self._homes = Homes(self._session, self._index, self._pinned, host._connection.check_not_forked)
         self._describe(described)
 
     def _describe(self, described: Mapping[str, Any]) -> None:
@@ -116,7 +62,8 @@ class Model:
         if (idle := described.get("idle_ns")) is not None:
             self._session.core.raise_idle(idle)
         # An engine that uses every core has none left for a caller that spins while it waits.
-        self._may_spin = int(described["threads"]) < (os.cpu_count() or 1)
+        may_spin = int(described["threads"]) < (os.cpu_count() or 1)
+        self._homes.describe(self._input_specs, self._output_specs, may_spin=may_spin)
 
     # ---- what it is ----------------------------------------------------------------------------------------------
 
@@ -142,35 +89,46 @@ class Model:
 
     # ---- calling -------------------------------------------------------------------------------------------------
 
-    def __call__(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> Outputs:
+    def __call__(
+        self, *arrays: Any, deadline: float | None = None, priority: int = 0, out: Any = None, **inputs: Any
+    ) -> Outputs:
         """Runs the model on arrays given by input name (or in order, or as one mapping).
 
-        NumPy, torch (CPU) and DLPack arrays are copied once into shared memory; tensors of ``new_inputs`` are used
-        where they are. ``deadline``: seconds
-        from now; ``priority``: larger goes first. Returns tensors in shared memory.
-        Raises InvalidArgument, DeadlineExceeded, KernelFailed, PeerDied, Cancelled, QuotaExceeded, NotFound, Closed.
+        Tensors of this host (``new_inputs``, ``host.empty``, outputs), and packed NumPy views of them, are used where
+        they are. Other NumPy, torch (CPU) and DLPack arrays are copied once into shared memory, and counted.
+        ``out``: memory of the same kind that receives the outputs in place: a tensor, or a sequence or mapping of
+        them with None for outputs without one; they come back in Outputs. ``deadline``: seconds from now;
+        ``priority``: larger goes first. Inputs with the names of these three are given in a mapping.
+        Returns tensors in shared memory.
+        Raises InvalidArgument, DeadlineExceeded, KernelFailed, PeerDied, Cancelled, QuotaExceeded, NotFound, Closed,
+        Busy (a request that is out uses the memory of ``out``).
         """
-        slot = self._filled(arrays, inputs)
+        if out is not None:
+            out = self._receivers(out, arrays, inputs)
+        slot = self._filled(arrays, inputs, out)
         self._submit(slot, deadline, priority)
         slot.wait(0)
-        return self._ended(slot)
+        return self._ended(slot, out)
 
     def submit(
         self,
         *arrays: Any,
         deadline: float | None = None,
         priority: int = 0,
+        out: Any = None,
         after: Event | Future | Sequence[Event | Future] | None = None,
         **inputs: Any,
     ) -> Future:
         """The same without waiting: a Future with result(), cancel(), done(), and awaitable.
 
         after: futures and events (``host.event()``), at most 7: it runs once all of them have ended well, without a
-        way back to this process; when one ends otherwise it is cancelled.
+        way back to this process; when one ends otherwise it is cancelled. Memory that they write may be its inputs.
         """
-        slot = self._filled(arrays, inputs)
+        if out is not None:
+            out = self._receivers(out, arrays, inputs)
+        slot = self._filled(arrays, inputs, out)
         self._submit(slot, deadline, priority, after)
-        return Future(self, slot)
+        return Future(self, slot, out)
 
     def new_inputs(self, **dims: Any) -> Inputs:
         """Input tensors in shared memory, to be filled in place.
@@ -179,28 +137,30 @@ class Model:
         shape of an input without a dtype in the
         signature is given as ``x=("float32", (1, 3))``. Raises InvalidArgument naming what is missing, QuotaExceeded.
         """
-        shapes = tuple(self._shape_from(i, spec, dims) for i, spec in enumerate(self._input_specs))
-        known = {e for spec in self._input_specs for e in (spec.shape or ()) if isinstance(e, str)} | set(
-            self._input_names
-        )
-        if unknown := sorted(set(dims) - known):
-            raise InvalidArgument(f"{unknown}: neither dimensions nor inputs of {self.name!r}; it has {sorted(known)}")
-        slot = self._loan(shapes)
+        slot = self._homes.loan(shapes_of(self._input_specs, dims, self.name))
         tensors = ((name, slot.input(i)) for i, name in enumerate(self._input_names))
         return Inputs({name: tensor for name, tensor in tensors if tensor is not None})
 
-    def prepare(self, *arrays: Any, deadline: float | None = None, priority: int = 0, **inputs: Any) -> _core.Call:
+    def prepare(
+        self, *arrays: Any, deadline: float | None = None, priority: int = 0, out: Any = None, **inputs: Any
+    ) -> _core.Call:
         """A prepared call: ``call()`` runs on these inputs, read anew each time, and returns the same Outputs object.
 
-        With tensors of ``new_inputs`` nothing is ever copied; arrays are copied once, now. ``deadline``: seconds, for
-        each call.
+        With tensors in shared memory nothing is ever copied; arrays are copied once, now. ``deadline``: seconds, for
+        each call. The memory of inputs and ``out`` is kept as long as the call.
         """
-        slot = self._filled(arrays, inputs)
+        if out is not None:
+            out = self._receivers(out, arrays, inputs)
+        timeout = 0 if deadline is None else max(1, arguments.nanoseconds(deadline))
+        priority = arguments.priority(priority)
+        slot = self._filled(arrays, inputs, out)
         names = self._output_names
         tensors = [slot.output(i) for i in range(len(names))]
+        if out is not None:
+            out.show(tensors)
         outputs = Outputs.of([tensor for tensor in tensors if tensor is not None], names)
-        timeout = 0 if deadline is None else max(1, _nanoseconds(deadline))
-        return _core.Call(slot, outputs, self._ended, timeout, _priority(priority))
+        ended = self._ended if out is None else lambda slot: self._ended(slot, out)
+        return _core.Call(slot, outputs, ended, timeout, priority)
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 
@@ -243,39 +203,46 @@ class Model:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _named(self, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> Mapping[str, Any]:
-        if not arrays:
-            return inputs
-        if not all(isinstance(name, str) for array in arrays if isinstance(array, Mapping) for name in array):
-            raise InvalidArgument("a mapping whose keys are not all names of inputs")
-        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
-            named = dict(arrays[0])
-        else:
-            if len(arrays) > len(self._input_names):
-                raise InvalidArgument(
-                    f"{len(arrays)} inputs given, {self.name!r} has {len(self._input_names)}: {list(self._input_names)}"
-                )
-            named = dict(zip(self._input_names, arrays, strict=False))
-        if twice := sorted(set(named) & set(inputs)):
-            raise InvalidArgument(f"given twice: {twice}")
-        return {**named, **inputs}
+    def _receivers(self, out: Any, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> Receivers:
+        if "out" in self._positions and "out" not in arguments.named(arrays, inputs, self._input_names, self.name):
+            raise InvalidArgument(
+                f"memory for the outputs, but {self.name!r} has an input 'out' too; give that one in a mapping, as in "
+                "model({'out': …}, out=…)",
+                path="$.out",
+            )
+        return Receivers(out, self._output_names, self._session.core)
 
-    def _filled(self, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> _core.Slot:
+    def _filled(self, arrays: tuple[Any, ...], inputs: dict[str, Any], out: Receivers | None) -> _core.Slot:
         """A slot that holds these inputs."""
-        named = self._named(arrays, inputs)
-        if slot := self._slot_of(named):
+        named = arguments.named(arrays, inputs, self._input_names, self.name) if arrays else inputs
+        if out is None and (slot := self._slot_of(named)):
             return self._ready(slot)
-        prepared: list[Any] = []
-        shapes: list[Any] = []
+        prepared: list[Any] = []  # what goes into the slot: arrays, packed strings, places
+        given: list[Any] = []  # what finds it
+        placed = out is not None
         for i, spec in enumerate(self._input_specs):
             value = named.get(spec.name)
-            array, shape = (None, None) if value is None else self._described_array(value, spec, f"$.inputs[{i}]")
+            if type(value) is np.ndarray and value.base is None and (name := PLAIN_DTYPES.get(value.dtype)) is not None:
+                prepared.append(value)  # nearly all there is
+                given.append((name, value.shape, 0))
+                continue
+            array, entry = (
+                (None, None)
+                if value is None
+                else arguments.described(value, spec, f"$.inputs[{i}]", self._session.core)
+            )
+            placed = placed or type(array) is _core.Place
             prepared.append(array)
-            shapes.append(shape)
+            given.append(entry)
         if len(named) > len(self._positions) or any(name not in self._positions for name in named):
             unknown = sorted(name for name in named if name not in self._positions)
             raise InvalidArgument(f"{unknown}: not inputs of {self.name!r}; it has {list(self._input_names)}")
-        slot = self._loan(tuple(shapes))
+        if placed:
+            places = [array if type(array) is _core.Place else None for array in prepared]
+            slot = self._homes.loan_over(given, places, out)
+            prepared = [None if type(array) is _core.Place else array for array in prepared]
+        else:
+            slot = self._homes.loan(tuple(given))
         for i, array in enumerate(prepared):
             if array is None:
                 continue
@@ -286,8 +253,8 @@ class Model:
         return slot
 
     def _submit(self, slot: _core.Slot, deadline: float | None, priority: int, after: object = None) -> None:
-        until = 0 if deadline is None else max(1, time.monotonic_ns() + _nanoseconds(deadline))
         try:
+            until = 0 if deadline is None else max(1, time.monotonic_ns() + arguments.nanoseconds(deadline))
             if after is None:
                 slot.submit(priority, until)
             else:
@@ -295,7 +262,7 @@ class Model:
         except BaseException as error:
             slot.give_up()
             if isinstance(error, TypeError):  # only what comes from outside: an order of priority that is no number
-                _priority(priority)
+                arguments.priority(priority)
             raise
 
     def _slot_of(self, named: Mapping[str, Any]) -> _core.Slot | None:
@@ -322,232 +289,34 @@ class Model:
             given += 1
         return given == slot.n_given and slot.is_for(self._session.core, self._index, self._pinned)
 
-    def _described_array(self, value: Any, spec: wire.Spec, path: str) -> tuple[Any, Any]:
-        """(what slot.write takes, (dtype, shape, bytes)) of one input."""
-        if type(value) is np.ndarray and (name := _PLAIN_DTYPES.get(value.dtype)) is not None:
-            return value, (name, value.shape, 0)  # nearly all there is
-        if isinstance(value, _core.Tensor) and value.dtype == "BYTES":
-            value = value.numpy()
-        if spec.dtype == "BYTES" or (spec.dtype is None and is_strings(value)):
-            shape, packed = pack(value.numpy() if isinstance(value, _core.Tensor) else value, path)
-            return packed, ("BYTES", shape, _room(len(packed)))
-        if isinstance(value, np.ndarray):
-            if hasattr(value, "mask"):  # without importing numpy.ma, which takes 12 ms
-                raise InvalidArgument("a masked array would lose its mask; give .filled(…)", path=path)
-            if (name := _PLAIN_DTYPES.get(value.dtype)) is not None:
-                return value, (name, value.shape, 0)
-            value = _plain_view(value, path)
-            if isinstance(value, tuple):
-                return value[1], (value[0], value[1].shape, 0)
-        elif isinstance(value, (int, float, bool, complex, list, tuple, np.generic)):
-            value = _from_python(value, spec, path)
-            return value, (value.dtype.name, value.shape, 0)
-        try:
-            dtype, shape, _ = _core.describe(value)
-        except TypeError as error:
-            raise InvalidArgument(f"{type(value).__name__} is {error}", path=path) from None
-        return value, (dtype, shape, 0)
-
-    def _shape_from(self, i: int, spec: wire.Spec, dims: Mapping[str, Any]) -> Any:
-        given = dims.get(spec.name)
-        dtype = spec.dtype
-        if given is not None and not isinstance(given, int):
-            if len(given) == 2 and isinstance(given[0], str):
-                dtype, given = given
-            shape = tuple(_extent(extent, f"$.inputs[{i}].shape[{axis}]") for axis, extent in enumerate(given))
-        elif spec.shape is None:
-            if spec.optional:
-                return None
-            raise InvalidArgument(f"give its shape, as in {spec.name}=(1, 3)", path=f"$.inputs[{i}]")
-        else:
-            missing = [
-                extent
-                for extent in spec.shape
-                if not isinstance(extent, int) and (extent is None or extent not in dims)
-            ]
-            if missing:
-                raise InvalidArgument(
-                    f"input {spec.name!r} has shape {spec.shape}: give "
-                    + (", ".join(f"{name}=" for name in missing if name) or f"{spec.name}=(…)"),
-                    path=f"$.inputs[{i}].shape",
-                )
-            shape = tuple(
-                _extent(dims[extent], f"$.{extent}") if isinstance(extent, str) else int(extent or 0)
-                for extent in spec.shape
-            )
-        if dtype is None:
-            raise InvalidArgument(
-                f"give its dtype too, as in {spec.name}=('float32', {shape})", path=f"$.inputs[{i}].dtype"
-            )
-        if dtype == "BYTES":
-            raise InvalidArgument("strings cannot be filled in place; pass them to the call", path=f"$.inputs[{i}]")
-        if any(not 0 <= extent < 1 << 63 for extent in shape):
-            raise InvalidArgument(f"{shape}, expected extents of 0 to 2^63 - 1", path=f"$.inputs[{i}].shape")
-        return dtype, shape, 0
-
-    def _loan(self, shapes: Shapes) -> _core.Slot:
-        home = self._homes.get(shapes)
-        if home is None:
-            home = self._new_home(shapes)
-        try:
-            slot = home.core.loan()
-        except QuotaExceeded:  # every line is taken, though perhaps by idle slots of other shapes
-            slot = None
-        return slot or self._session.with_room(home.core.loan, home.nbytes)
-
     def forget_idle(self) -> None:
         """Gives the memory of slots that nobody holds back to the session."""
-        for home in list(self._homes.values()):
-            home.core.forget_idle()
+        self._homes.forget_idle()
 
-    def _new_home(self, shapes: Shapes) -> _Home:
-        self._host._connection.check_not_forked()
-        inputs, extents = plan_inputs(self._input_specs, shapes)
-        by_name: dict[str, PlanEntry] = dict(zip(self._input_names, inputs, strict=True))
-        with self._lock:
-            outputs = plan_outputs(
-                self._output_specs, by_name, extents, self._capacities.get(shapes, {}), self._unplannable
-            )
-            core = _core.SlotHome(self._session.core, self._index, self._pinned, inputs, outputs, self._may_spin)
-            home = _Home(core, plan_bytes(inputs) + plan_bytes(outputs))
-            while len(self._homes) >= _MOST_HOMES:
-                self._homes.pop(next(iter(self._homes)))
-            self._homes[shapes] = home
-        return home
-
-    def _ended(self, slot: _core.Slot) -> Outputs:
+    def _ended(self, slot: _core.Slot, out: Receivers | None = None) -> Outputs:
         """The outputs of a slot whose request has ended. Raises what ended it."""
         state, reason, detail, *_ = slot.result()
-        if state == _DONE:
+        if state == DONE:
             tensors = slot.outputs()
-            if reason == _REASON_SPILLED:
-                self._take_spilled(slot, detail, tensors)
+            if reason == SPILLED or out is not None:
+                spilled = self._take_spilled(slot, detail) if reason == SPILLED else {}
+                if out is not None:
+                    out.put(tensors, spilled, slot)
+                for i, tensor in spilled.items():
+                    tensors[i] = tensor
             return Outputs.of([tensor for tensor in tensors if tensor is not None], self._output_names)
         message = slot.message()
         slot.give_up()
-        raise self._error(state, reason, detail, message)
+        raise error_of(state, reason, detail, message, model=self.name, version=self._pinned, limit=self._session.limit)
 
-    def _take_spilled(self, slot: _core.Slot, number: int, tensors: list[_core.Tensor | None]) -> None:
-        """Outputs larger than planned: taken from the host, and planned for from now on."""
+    def _take_spilled(self, slot: _core.Slot, number: int) -> dict[int, _core.Tensor]:
+        """Outputs larger than planned, by index: taken from the host, and planned for from now on."""
         layout, fds = self._session.take_spill(number)
         spilled = _core.spilled_tensors(
             fds[0], [(dtype, tuple(shape), at, size) for _, dtype, shape, at, size in layout]
         )
-        for (index, *_), tensor in zip(layout, spilled, strict=True):
-            tensors[index] = tensor
-        with self._lock:
-            shapes = next((shapes for shapes, home in self._homes.items() if home.core.made(slot)), None)
-            if shapes is None:
-                return  # another thread's call has taught us already
-            del self._homes[shapes]
-            while len(self._capacities) >= _MOST_HOMES:
-                self._capacities.pop(next(iter(self._capacities)))
-            learned = self._capacities.setdefault(shapes, {})
-            for index, _, _, _, size in layout:
-                learned[index] = max(_room(size), learned.get(index, 0))
-                self._unplannable.add(index)
-
-    def _error(self, state: int, reason: int, detail: int, message: str) -> TealError:
-        if state == _EXPIRED:
-            return DeadlineExceeded(f"{self.name}: the deadline passed before the answer came")
-        if state == _CANCELLED:
-            source, why = _CANCELLED_BY.get(reason, ("host", f"reason {reason}"))
-            return Cancelled(self.name, source=source, reason=why)
-        if reason == _REASON_INVALID:
-            return InvalidArgument(message or f"{self.name}: the request was malformed")
-        if reason == _REASON_NOT_FOUND:
-            number = f"version {self._pinned} of " if self._pinned else ""
-            return NotFound(f"{number}model {self.name!r} is not loaded any more{': ' + message if message else ''}")
-        if reason == _REASON_QUOTA:
-            return QuotaExceeded(
-                f"{self.name}: an output does not fit this client's quota of {self._session.limit} bytes (Limits.bytes)"
-            )
-        if reason == _REASON_WORKER_DIED:
-            return PeerDied("worker", f"{how_detail_reads(detail)} while it ran {self.name!r}")
-        if reason == 4:
-            return KernelFailed(message or "no message", model=self.name)
-        return InternalError(f"{self.name}: request ended in state {state} for reason {reason}: {message}")
-
-
-_WIDE = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # ml_dtypes'
-_PLAIN = frozenset(_core.dtype_names()) - {"BYTES", *_WIDE}
-_PLAIN_DTYPES = {np.dtype(name): name for name in _PLAIN}  # in this machine's byte order
-_RANKS = {
-    "b": 0,
-    "u": 1,
-    "i": 1,
-    "f": 2,
-    "V": 2,
-    "c": 3,
-}  # kinds of NumPy dtypes: a number goes into its own or a higher
-
-
-def _plain_view(array: np.ndarray[Any, Any], path: str) -> Any:
-    """Arrays NumPy itself has no buffer for: ml_dtypes, and byte orders other than the machine's."""
-    name = array.dtype.name
-    if name in _WIDE:
-        return name, array
-    if array.dtype.newbyteorder("=").name in _PLAIN and not array.dtype.isnative:
-        raise InvalidArgument(
-            f"{array.dtype} has a foreign byte order; convert it with .astype({name!r})", path=f"{path}.dtype"
-        )
-    raise InvalidArgument(f"{array.dtype} is not one of Teal's dtypes", path=f"{path}.dtype")
-
-
-def _from_python(value: Any, spec: wire.Spec, path: str) -> np.ndarray[Any, Any]:
-    """A number or nested list, in the dtype the signature asks for. Nothing is cut off on the way."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:  # rows of different lengths
-        raise InvalidArgument(str(error), path=path) from None
-    if spec.dtype is not None:
-        array = _converted(array, value, spec.dtype, path)
-    if array.dtype.name not in _PLAIN and array.dtype.name not in _WIDE:
-        raise InvalidArgument(f"{type(value).__name__} that makes {array.dtype}; give an array", path=path)
-    return array
-
-
-def _converted(array: np.ndarray[Any, Any], value: Any, name: str, path: str) -> np.ndarray[Any, Any]:
-    wanted = np.dtype(getattr(ml_dtypes, name) if name in _WIDE else name)
-    if array.dtype == wanted:
-        return array
-    complaint = f"{type(value).__name__} does not convert to {name}"
-    if array.size > 0 and _RANKS.get(array.dtype.kind, 9) > _RANKS[wanted.kind]:
-        raise InvalidArgument(f"{complaint}: it makes {array.dtype}", path=path)
-    try:
-        with np.errstate(over="ignore"):
-            result = np.asarray(value, dtype=wanted)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{complaint}: {error}", path=path) from None
-    infinite = np.any(np.isfinite(array) & ~np.isfinite(result))  # a fraction may lose digits, and no more
-    if infinite or (wanted.kind in "ui" and not np.array_equal(result, array)):
-        raise InvalidArgument(f"{complaint}: a number is out of its range", path=path)
-    return result
-
-
-def _extent(value: Any, path: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidArgument(f"{value!r}, expected a whole number", path=path) from None
-
-
-def _room(nbytes: int) -> int:
-    """Capacity for contents of varying size: the next power of two, so that few homes serve many lengths."""
-    return max(256, 1 << (nbytes - 1).bit_length()) if nbytes else 256
-
-
-def _nanoseconds(deadline: float) -> int:
-    """Nanoseconds from now; a deadline of 0 or less has passed already."""
-    if not -1e9 < deadline < 1e9:
-        raise InvalidArgument(f"{deadline!r}, expected seconds from now", path="$.deadline")
-    return int(deadline * 1e9)
-
-
-def _priority(value: int) -> int:
-    if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
-        raise InvalidArgument(f"{value!r}, expected a whole number from -2^31 to 2^31 - 1", path="$.priority")
-    return value
+        self._homes.learn(slot, {index: size for index, _, _, _, size in layout})
+        return {index: tensor for (index, *_), tensor in zip(layout, spilled, strict=True)}
 
 
 def _pairs(buckets: Any) -> list[tuple[int, int]]:

@@ -1,0 +1,108 @@
+#include "bindings/place.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+
+namespace teal {
+namespace {
+
+constexpr int longest_chain = 16;  // NumPy shortens chains of views itself
+
+bool is_ndarray(nb::handle object) {
+    static PyObject* type = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();
+    return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(type)) != 0;
+}
+
+// The Tensor that an array or memoryview is a view of; null: of something else.
+const Tensor* viewed(nb::handle object) {
+    nb::object at = nb::borrow(object);
+    for (int step = 0; step < longest_chain; ++step) {
+        if (nb::isinstance<Tensor>(at)) return nb::inst_ptr<Tensor>(at);  // whoever views it keeps it
+        if (PyMemoryView_Check(at.ptr())) {
+            PyObject* exporter = PyMemoryView_GET_BUFFER(at.ptr())->obj;
+            if (exporter == nullptr) return nullptr;
+            at = nb::borrow(exporter);
+        } else if (is_ndarray(at)) {
+            at = at.attr("base");
+        } else {
+            return nullptr;
+        }
+    }
+    return nullptr;
+}
+
+bool is_readonly(nb::handle view) {
+    if (PyMemoryView_Check(view.ptr())) return PyMemoryView_GET_BUFFER(view.ptr())->readonly != 0;
+    return !nb::cast<bool>(view.attr("flags").attr("writeable"));
+}
+
+nb::object made(const Tensor& tensor, Dtype dtype, const std::vector<std::int64_t>& shape, std::uint64_t nbytes, std::uint64_t at, bool readonly) {
+    auto* place = new GivenPlace;
+    nb::object object = nb::cast(place, nb::rv_policy::take_ownership);
+    place->hold = {tensor.memory, tensor.loan, tensor.view, tensor.lender};
+    place->dtype = nb::str(dtype_info(dtype).name.data(), dtype_info(dtype).name.size());
+    nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+    for (std::size_t i = 0; i < shape.size(); ++i)
+        PyTuple_SET_ITEM(extents.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+    place->shape = std::move(extents);
+    place->nbytes = nbytes;
+    place->region = tensor.region;
+    place->offset = tensor.offset + at;
+    place->readonly = readonly;
+    place->key = nb::make_tuple(place->region, place->offset, place->dtype, place->shape, nbytes);
+    return object;
+}
+
+}  // namespace
+
+nb::object place_of(const ClientSession& session, nb::handle array) {
+    if (nb::isinstance<Tensor>(array)) {
+        const Tensor& tensor = *nb::inst_ptr<Tensor>(array);
+        tensor.check_usable();
+        if (tensor.session != &session) return nb::none();
+        return made(tensor, tensor.dtype, tensor.shape, tensor.nbytes, 0, tensor.readonly);
+    }
+    const Tensor* tensor = viewed(array);
+    if (tensor == nullptr || tensor->session != &session || tensor->dtype == Dtype::bytes) return nb::none();
+    Source source;
+    try {
+        source = source_of(array);
+    } catch (const nb::builtin_exception&) {  // no dtype of ours: the caller hears of it where it is copied
+        return nb::none();
+    } catch (const Error&) {  // too many dimensions: the same
+        return nb::none();
+    }
+    if (!source.contiguous || source.data < tensor->data) return nb::none();
+    const auto at = static_cast<std::uint64_t>(source.data - tensor->data);
+    if (!within(at, source.nbytes, tensor->nbytes) || (tensor->offset + at) % dtype_info(source.dtype).size != 0) return nb::none();
+    return made(*tensor, source.dtype, source.shape, source.nbytes, at, tensor->readonly || is_readonly(array));
+}
+
+std::vector<Hold> holds_of(const nb::list& places) {
+    std::vector<Hold> holds;
+    holds.reserve(nb::len(places));
+    for (nb::handle place : places) {
+        if (place.is_none()) holds.emplace_back();
+        else holds.push_back(nb::cast<GivenPlace&>(place).hold);
+    }
+    return holds;
+}
+
+void bind_place(nb::module_& m) {
+    nb::class_<GivenPlace>(m, "Place", "Memory of a session that a call may use where it is, kept while this is held.")
+        .def_ro("dtype", &GivenPlace::dtype, nb::sig("def dtype(self) -> str"))
+        .def_ro("shape", &GivenPlace::shape, nb::sig("def shape(self) -> tuple[int, ...]"))
+        .def_ro("key", &GivenPlace::key, nb::sig("def key(self) -> tuple[int, int, str, tuple[int, ...], int]"), "(region, offset, dtype, shape, bytes)")
+        .def_ro("nbytes", &GivenPlace::nbytes)
+        .def_ro("region", &GivenPlace::region)
+        .def_ro("offset", &GivenPlace::offset)
+        .def_ro("readonly", &GivenPlace::readonly);
+}
+
+}  // namespace teal

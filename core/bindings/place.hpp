@@ -1,0 +1,43 @@
+// Place, as Python holds it: memory of a session that a call may use where it is.
+//
+// Theory of operation: a Tensor knows its place. A NumPy array or memoryview is recognised by what it is a view of: the chain of its
+// bases leads to a Tensor, and its elements lie packed inside that Tensor's bytes. An address alone would not do: nothing would
+// then say who keeps the memory. A Place holds the Tensor's loan, not the Tensor.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <utility>
+#include <vector>
+
+#include "bindings/tensor.hpp"
+#include "host/client.hpp"
+
+namespace teal {
+
+struct GivenPlace {
+    Hold hold;
+    nb::object dtype;   // str
+    nb::object shape;   // tuple
+    nb::object key;     // (region, offset, dtype, shape, bytes): equal for equal places
+    std::uint64_t nbytes = 0;
+    std::uint32_t region = 0;
+    std::uint64_t offset = 0;
+    bool readonly = false;
+    std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
+
+    GivenPlace() = default;
+    GivenPlace(const GivenPlace&) = delete;
+    GivenPlace& operator=(const GivenPlace&) = delete;
+    ~GivenPlace() {  // in a forked child the loan is only forgotten, as a Tensor's is
+        if (forks != fork_generation.load(std::memory_order_relaxed)) new Hold(std::move(hold));
+    }
+};
+
+// None: not in this session's memory, or not packed.
+nb::object place_of(const ClientSession& session, nb::handle array);
+std::vector<Hold> holds_of(const nb::list& places);
+
+void bind_place(nb::module_& m);
+
+}  // namespace teal
