@@ -55,7 +55,9 @@ nb::object made(const Tensor& tensor, Dtype dtype, const std::vector<std::int64_
     place->region = tensor.region;
     place->offset = tensor.offset + at;
     place->readonly = readonly;
-    place->key = nb::make_tuple(place->region, place->offset, place->dtype, place->shape, nbytes);
+    std::uint64_t key[4 + max_rank] = {place->region, place->offset, nbytes, static_cast<std::uint64_t>(dtype)};
+    for (std::size_t i = 0; i < shape.size(); ++i) key[4 + i] = static_cast<std::uint64_t>(shape[i]);
+    place->key = nb::bytes(reinterpret_cast<const char*>(key), (4 + shape.size()) * sizeof key[0]);
     return object;
 }
 
@@ -98,7 +100,7 @@ void bind_place(nb::module_& m) {
     nb::class_<GivenPlace>(m, "Place", "Memory of a session that a call may use where it is, kept while this is held.")
         .def_ro("dtype", &GivenPlace::dtype, nb::sig("def dtype(self) -> str"))
         .def_ro("shape", &GivenPlace::shape, nb::sig("def shape(self) -> tuple[int, ...]"))
-        .def_ro("key", &GivenPlace::key, nb::sig("def key(self) -> tuple[int, int, str, tuple[int, ...], int]"), "(region, offset, dtype, shape, bytes)")
+        .def_ro("key", &GivenPlace::key, nb::sig("def key(self) -> bytes"), "Equal for equal places, bytes, dtypes and shapes.")
         .def_ro("nbytes", &GivenPlace::nbytes)
         .def_ro("region", &GivenPlace::region)
         .def_ro("offset", &GivenPlace::offset)

@@ -19,7 +19,7 @@ struct GivenPlace {
     Hold hold;
     nb::object dtype;   // str
     nb::object shape;   // tuple
-    nb::object key;     // (region, offset, dtype, shape, bytes): equal for equal places
+    nb::object key;     // bytes: equal for equal places, sizes, dtypes and shapes
     std::uint64_t nbytes = 0;
     std::uint32_t region = 0;
     std::uint64_t offset = 0;

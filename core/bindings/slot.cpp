@@ -178,6 +178,19 @@ struct Call {
 
     bool running = false;  // under the GIL, which wait() gives away
 
+    Call(nb::object of, nb::object made, nb::object other_end, std::uint64_t timeout, std::int32_t order)
+        : slot_object(std::move(of)), outputs(std::move(made)), on_other_end(std::move(other_end)), slot(nb::cast<Slot*>(slot_object)),
+          timeout_ns(timeout), priority(order) {
+        slot->slot->kept = true;
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    ~Call() {  // outputs that somebody still looks at keep the slot, not what it was made from
+        if (slot->forks != fork_generation.load(std::memory_order_relaxed)) return;
+        slot->slot->kept = false;
+        let_go(*slot);
+    }
+
     nb::object run() {
         if (running) throw Error(Code::busy, "this prepared call is running in another thread; prepare one for each");
         struct Mark {
@@ -292,8 +305,7 @@ void bind_slot(nb::module_& m) {
     nb::class_<Call>(m, "Call", "A prepared call: inputs and outputs stay where they are, one crossing into C++ a call.")
         .def("__init__",
              [](Call* self, nb::object slot, nb::object outputs, nb::object on_other_end, std::uint64_t timeout_ns, std::int32_t priority) {
-                 new (self) Call{slot, std::move(outputs), std::move(on_other_end), nb::cast<Slot*>(slot), timeout_ns, priority};
-                 self->slot->slot->kept = true;
+                 new (self) Call(std::move(slot), std::move(outputs), std::move(on_other_end), timeout_ns, priority);
              },
              nb::arg("slot"), nb::arg("outputs"), nb::arg("on_other_end"), nb::arg("timeout_ns"), nb::arg("priority"),
              nb::sig("def __init__(self, slot: Slot, outputs: typing.Any, on_other_end: typing.Callable[[Slot], typing.Any], timeout_ns: int, priority: int) -> None"))

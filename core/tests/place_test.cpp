@@ -79,7 +79,10 @@ void test_calls_in_place() {
         ClientSession::let_go_of_places(*slot);
         CHECK_EQ(in.use_count(), 1);
     }
-    CHECK_EQ(scene.log.size(), 3);
+    {
+        const std::lock_guard lock(scene.log_mutex);
+        CHECK_EQ(scene.log.size(), 3);
+    }
     CHECK_EQ(scene.pool->memory().versions[1].bindings.load() + scene.pool->memory().versions[2].bindings.load(), 1);
     // One tensor given, the other the slot's own.
     const auto half = home_of(client, scalar, at(*out));

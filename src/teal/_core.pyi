@@ -156,8 +156,8 @@ class Place:
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def key(self) -> tuple[int, int, str, tuple[int, ...], int]:
-        """(region, offset, dtype, shape, bytes)"""
+    def key(self) -> bytes:
+        """Equal for equal places, bytes, dtypes and shapes."""
 
     @property
     def nbytes(self) -> int: ...

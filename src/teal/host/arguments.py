@@ -37,10 +37,11 @@ def named(arrays: tuple[Any, ...], inputs: dict[str, Any], names: Sequence[str],
 
 def described(value: Any, spec: wire.Spec, path: str, session: _core.Session) -> tuple[Any, Any]:
     """What to put into a slot, and what finds the slot: an array and (dtype, shape, bytes), or a place and its key."""
-    if isinstance(value, (np.ndarray, _core.Tensor, memoryview)):
-        if not hasattr(value, "mask") and (place := session.place_of(value)) is not None:
+    kind = type(value)
+    if kind is np.ndarray or kind is _core.Tensor or kind is memoryview:  # subclasses mean more (masks, units)
+        if (place := session.place_of(value)) is not None:
             return place, place.key
-        if type(value) is np.ndarray and (name := PLAIN_DTYPES.get(value.dtype)) is not None:
+        if kind is np.ndarray and (name := PLAIN_DTYPES.get(value.dtype)) is not None:
             return value, (name, value.shape, 0)
     if isinstance(value, _core.Tensor) and value.dtype == "BYTES":
         value = value.numpy()

@@ -57,6 +57,7 @@ class Homes:
         """The signature. may_spin: the engine leaves a core for a caller that spins while it waits."""
         self._inputs = inputs
         self._outputs = outputs
+        self._nowhere: list[_core.Place | None] = [None] * len(outputs)
         self._may_spin = may_spin
 
     def loan(self, shapes: Shapes) -> _core.Slot:
@@ -72,12 +73,11 @@ class Homes:
 
     def loan_over(self, given: Sequence[Any], places: list[_core.Place | None], out: Receivers | None) -> _core.Slot:
         """A slot over these places. ``given``: of each input its place's key, or (dtype, shape, bytes), or None."""
-        key = (tuple(given), None if out is None else out.key)
+        key = (*given, None if out is None else out.key)
         home = self._placed.get(key)
         if home is None:
             home = self._made_over(key, places, out)
-        receiving = [None] * len(self._outputs) if out is None else out.places
-        holds = [*places, *receiving]
+        holds = places + (self._nowhere if out is None else out.places)
         try:
             slot = home.core.loan(holds)
         except QuotaExceeded:
@@ -118,7 +118,7 @@ class Homes:
     def _made_over(self, key: Any, places: Places, out: Receivers | None) -> _Home:
         shapes: Shapes = tuple(
             item if place is None else (place.dtype, place.shape, place.nbytes if place.dtype == "BYTES" else 0)
-            for item, place in zip(key[0], places, strict=True)
+            for item, place in zip(key[:-1], places, strict=True)
         )
         with self._lock:
             for other in [other for other, home in self._placed.items() if home.core.deserted()]:

@@ -122,7 +122,7 @@ class Model:
         """The same without waiting: a Future with result(), cancel(), done(), and awaitable.
 
         after: futures and events (``host.event()``), at most 7: it runs once all of them have ended well, without a
-        way back to this process; when one ends otherwise it is cancelled.
+        way back to this process; when one ends otherwise it is cancelled. Memory that they write may be its inputs.
         """
         if out is not None:
             out = self._receivers(out, arrays, inputs)

@@ -23,11 +23,11 @@ class Receivers:
     __slots__ = ("key", "objects", "places")
 
     def __init__(self, out: Any, names: Sequence[str], session: _core.Session) -> None:
-        self.objects = _in_order(out, names)
-        self.places = [
-            None if value is None else _place(value, session, f"$.outputs[{i}]") for i, value in enumerate(self.objects)
-        ]
-        self.key = tuple(None if place is None else place.key for place in self.places)
+        self.objects = [out] if type(out) is _core.Tensor and len(names) == 1 else _in_order(out, names)
+        self.places: list[_core.Place | None] = []
+        for i, value in enumerate(self.objects):
+            self.places.append(None if value is None else _place(value, session, i))
+        self.key = tuple([None if place is None else place.key for place in self.places])
 
     def show(self, tensors: list[_core.Tensor | None]) -> None:
         """Replaces tensors over this memory by those that were given."""
@@ -77,18 +77,21 @@ def _in_order(out: Any, names: Sequence[str]) -> list[Any]:
     return [out]
 
 
-def _place(value: Any, session: _core.Session, path: str) -> _core.Place:
+def _place(value: Any, session: _core.Session, output: int) -> _core.Place:
     if not isinstance(value, (_core.Tensor, np.ndarray, memoryview)):
         raise InvalidArgument(
-            f"{type(value).__name__} cannot receive an output; give a tensor of host.empty() or new_inputs()", path=path
+            f"{type(value).__name__} cannot receive an output; give a tensor of host.empty() or new_inputs()",
+            path=f"$.outputs[{output}]",
         )
     place = session.place_of(value)
     if place is None:
         raise InvalidArgument(
             f"{type(value).__name__} that is not packed memory of this model's host and pool; give a tensor of "
             "host.empty() or new_inputs(), or a packed view of one",
-            path=path,
+            path=f"$.outputs[{output}]",
         )
     if place.readonly:
-        raise InvalidArgument("read-only memory cannot receive an output; give a writable tensor", path=path)
+        raise InvalidArgument(
+            "read-only memory cannot receive an output; give a writable tensor", path=f"$.outputs[{output}]"
+        )
     return place
