@@ -73,7 +73,10 @@ void test_answers() {
         CHECK_EQ(output(*slot), i + 100);
         CHECK(teal::ClientSession::quiescent(*slot));
     }
-    CHECK_EQ(scene.log.size(), 1);
+    {
+        const std::lock_guard lock(scene.log_mutex);
+        CHECK_EQ(scene.log.size(), 1);
+    }
     slot->stamp = client.session->next_stamp();  // other tensors
     CHECK(!client.session->submit_direct(*slot));
     kernel.leave(LineState::parked);

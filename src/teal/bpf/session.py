@@ -20,8 +20,8 @@ from teal import _core
 from teal.errors import Closed, InvalidArgument
 from teal.host import wire
 from teal.host.connection import Connection
-from teal.host.model import Model
 from teal.host.inputs import shapes_of
+from teal.host.model import Model
 from teal.host.plan import PlanEntry, plan_bytes
 
 _PAGE = 4096
@@ -180,7 +180,7 @@ def _close(connection: Connection, pool: str, index: int) -> None:
 
 def _check_plans(model: Model, inputs: list[PlanEntry], outputs: list[PlanEntry]) -> None:
     for kind, plans in (("inputs", inputs), ("outputs", outputs)):
-        for i, (dtype, shape, _, flags, _) in enumerate(plans):
+        for i, (dtype, shape, _, flags, *_) in enumerate(plans):
             if not flags & _ABSENT and (shape is None or dtype == "BYTES"):
                 raise InvalidArgument(
                     f"{model.name!r}: a BPF program needs tensors whose shape is known before the run",
