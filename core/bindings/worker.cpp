@@ -17,6 +17,7 @@
 #include "cpu/clock.hpp"
 #include "host/worker.hpp"
 #include "kernel/builtin.hpp"
+#include "systems/kernel.hpp"
 
 namespace teal {
 namespace {
@@ -248,6 +249,12 @@ void bind_worker(nb::module_& m) {
             if (!kernel) throw Error(Code::not_found, "builtin kernel '" + name + "': expected identity, sum, sleep or spin");
             w.set_kernel(line, generation, std::move(kernel));
         }, nb::arg("line"), nb::arg("generation"), nb::arg("name"))
+        .def("set_systems", [](Worker& w, std::uint32_t line, std::uint32_t generation, int fd) {
+            auto kernel = std::make_shared<systems::SystemsKernel>(fd, isa());
+            const std::string load(kernel->load().name);
+            w.set_kernel(line, generation, std::move(kernel));
+            return load;
+        }, nb::arg("line"), nb::arg("generation"), nb::arg("fd"), "Name of the load that the sealed file holds. Raises InvalidArgument.")
         .def("drop_kernel", &Worker::drop_kernel, nb::arg("line"), nb::arg("generation"))
         .def("on_dropped", [](Worker& w, nb::object callback) {
             auto held = std::shared_ptr<nb::object>(new nb::object(std::move(callback)), [](nb::object* object) {

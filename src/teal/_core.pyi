@@ -464,6 +464,9 @@ class Worker:
 
     def set_builtin(self, line: int, generation: int, name: str) -> None: ...
 
+    def set_systems(self, line: int, generation: int, fd: int) -> str:
+        """Name of the load that the sealed file holds. Raises InvalidArgument."""
+
     def drop_kernel(self, line: int, generation: int) -> None: ...
 
     def on_dropped(self, callback: Callable[[str, int, int], None]) -> None: ...
@@ -480,3 +483,25 @@ def measure_call(slot: Slot, n: int) -> list[int]:
     """
     Nanoseconds of each of n identity calls on this slot, timed in the core.
     """
+
+def systems_loads() -> list[tuple[str, str, list[tuple[str, tuple[int, ...]]], str, int, int]]:
+    """
+    The loads: name, dtype of the weights, (name, shape) of each tensor by place, dtype and columns of x, classes.
+    """
+
+def systems_file(fd: int) -> tuple[str, int]:
+    """
+    (load, where the weights begin) of a sealed model file. Raises InvalidArgument.
+    """
+
+class SystemsNetwork:
+    """
+    A network of a sealed model file, run in this process; isa: v2, avx2, avx512 or '' for the widest.
+    """
+
+    def __init__(self, fd: int, isa: str = '') -> None: ...
+
+    def run(self, x: NDArray[Any], scores: NDArray[Any], verdict: NDArray[Any]) -> None: ...
+
+    def measure(self, x: NDArray[Any], scores: NDArray[Any], verdict: NDArray[Any], n: int) -> list[float]:
+        """Nanoseconds of each of n runs."""

@@ -238,8 +238,12 @@ class Catalog:
                     path="$.source",
                 )
             return Origin(load.source, kind, None, load.version)
-        if kind != "onnx":
-            raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected onnx, function or builtin", path="$.kernel")
+        if kind not in files.FILE_KINDS.values():
+            raise InvalidArgument(
+                f"kernel kind {kind[:80]!r}, expected onnx, systems, function or builtin", path="$.kernel"
+            )
+        if kind == "systems" and (load.options or load.threads not in (None, 1)):
+            raise InvalidArgument("a systems load has no options and runs in one thread", path="$.options")
         if self._repository is not None:
             path = files.inside(self._repository, load.source)
             return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), load.version)

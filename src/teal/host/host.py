@@ -183,12 +183,12 @@ class Host:
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
-        source: path of an .onnx file, "builtin:identity" (sum, sleep, spin), "package.module:callable", or None for
-        the host's repository.
+        source: path of an .onnx or .safetensors file (docs/systems.md), "builtin:identity" (sum, sleep, spin),
+        "package.module:callable", or None for the host's repository.
         version: pins this number beside the others; without it the new version replaces the current one under load,
         losing no request.
-        kernel: onnx, function or builtin, when the source does not say. idempotent: run again if a worker dies under
-        it (default: if pure).
+        kernel: onnx, systems, function or builtin, when the source does not say. idempotent: run again if a worker
+        dies under it (default: if pure).
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,
         and in one pool at a time. options: session options of the engine by name.
@@ -204,7 +204,7 @@ class Host:
             name, source, kernel, version, pool, idempotent, threads, idle_ns, timeout=timeout, options=options or {}
         )
         fds: tuple[int, ...] = ()
-        if source is not None and (kernel or files.kernel_kind(source)) == "onnx":
+        if source is not None and (kernel or files.kernel_kind(source)) in files.FILE_KINDS.values():
             message.source = os.path.abspath(source) if os.path.exists(source) else source
             with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
                 fds = (files.open_file(source, 1 << 46),)

@@ -18,6 +18,7 @@ from pathlib import Path
 from teal import _core
 from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 
+FILE_KINDS = {".onnx": "onnx", ".safetensors": "systems"}  # kernels that are read from a file of this suffix
 _CHUNK = 4 << 20
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -36,15 +37,15 @@ def check_name(name: str) -> str:
 
 
 def kernel_kind(source: str) -> str:
-    """onnx, builtin or function, by how the source is written. Raises InvalidArgument."""
+    """onnx, systems, builtin or function, by how the source is written. Raises InvalidArgument."""
     if source.startswith("builtin:"):
         return "builtin"
-    if source.endswith(".onnx"):
-        return "onnx"
+    if (kind := FILE_KINDS.get(os.path.splitext(source)[1])) is not None:
+        return kind
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
         return "function"
     raise InvalidArgument(
-        f"source {source[:200]!r}: expected a path ending in .onnx, builtin:NAME or package.module:function",
+        f"source {source[:200]!r}: expected a path ending in .onnx or .safetensors, builtin:NAME or package.module:function",
         path="$.source",
     )
 

@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from teal import _core
-from teal.errors import InternalError, TealError
+from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.kernel.builtin import BUILTINS
 from teal.kernel.protocol import Kernel, Source, load_kernel
+from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
 _PR_SET_PDEATHSIG = 1
@@ -135,11 +136,23 @@ class Control:
             report.inputs, report.outputs, report.pure = BUILTINS[order.source]
             self._worker.set_builtin(order.line, order.generation, order.source)
             return
+        if order.kernel == "systems":
+            self._make_systems(order, fd, report)
+            return
         source = Source(order.name, order.source, fd, order.threads, order.options)
         kernel = load_kernel(order.kernel, source)
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         self._kernels[order.line, order.generation] = kernel
         self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
+
+    def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
+        if fd is None:
+            raise InvalidArgument("a systems load needs its file", path="$.source")
+        try:
+            load = self._worker.set_systems(order.line, order.generation, fd)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{order.source or order.name}: {error}") from None
+        report.inputs, report.outputs, report.pure = *signature_of(load), True
 
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.

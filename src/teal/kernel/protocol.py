@@ -93,4 +93,4 @@ def load_kernel(kind: str, source: Source) -> Kernel:
         from teal.kernel.function import FunctionKernel
 
         return FunctionKernel(source)
-    raise InvalidArgument(f"kernel kind {kind!r}, expected onnx, function or builtin", path="$.kernel")
+    raise InvalidArgument(f"kernel kind {kind!r}, expected onnx, systems, function or builtin", path="$.kernel")
