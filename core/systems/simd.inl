@@ -13,7 +13,7 @@ TEAL_FN Floats load(const float* from) noexcept {
 TEAL_FN void store(float* to, Floats v) noexcept { __builtin_memcpy(to, &v, sizeof v); }
 TEAL_FN void store(std::int32_t* to, Ints v) noexcept { __builtin_memcpy(to, &v, sizeof v); }
 
-TEAL_FN Floats all(float value) noexcept { return Floats{} + value; }
+TEAL_FN Floats all(float value) noexcept { return value - Floats{}; }  // x - 0 is x, also for -0; 0 + x is not
 
 // a·b + c
 TEAL_FN Floats fma(Floats a, Floats b, Floats c) noexcept {

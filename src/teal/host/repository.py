@@ -45,7 +45,8 @@ def kernel_kind(source: str) -> str:
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
         return "function"
     raise InvalidArgument(
-        f"source {source[:200]!r}: expected a path ending in .onnx or .safetensors, builtin:NAME or package.module:function",
+        f"source {source[:200]!r}: expected a path ending in .onnx or .safetensors, builtin:NAME or "
+        "package.module:function",
         path="$.source",
     )
 

@@ -65,7 +65,7 @@ def save(
     """Writes the file of these tensors, checked as a load would check it, in one step. Raises InvalidArgument."""
     contents = pack(load, tensors, notes)
     os.close(seal(contents))
-    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+    partial = f"{os.fsdecode(path)}.{os.getpid()}.partial"
     try:
         with open(partial, "wb") as file:
             file.write(contents)
@@ -94,7 +94,7 @@ def view(contents: bytes | str | os.PathLike[str]) -> ModelFile:
             with open(contents, "rb") as file:
                 contents = file.read()
         except OSError as error:
-            raise NotFound(f"{os.fspath(contents)}: {error.strerror}") from None
+            raise NotFound(f"{os.fsdecode(contents)}: {error.strerror}") from None
     fd = seal(contents)
     try:
         name, offset = _core.systems_file(fd)
