@@ -17,7 +17,7 @@ Answer = tuple[Array, Array]  # scores (batch, classes), verdict (batch)
 
 
 def argmax(scores: Array) -> Array:
-    """Index of the largest in each row; the first of equals; a NaN in the first place stays, elsewhere it never wins."""
+    """Index of the largest in each row; the first of equals; a NaN wins only in the first place, where it stays."""
     best = scores[:, 0].copy()
     index = np.zeros(len(scores), np.int32)
     for j in range(1, scores.shape[1]):
