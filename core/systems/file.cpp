@@ -22,7 +22,7 @@ std::vector<std::uint64_t> extents(const TensorShape& shape) {
     return shape.columns == 0 ? std::vector<std::uint64_t>{shape.rows} : std::vector<std::uint64_t>{shape.rows, shape.columns};
 }
 
-bool refuse(std::string& error, std::string text) {
+bool fail(std::string& error, std::string text) {
     error = std::move(text);
     return false;
 }
@@ -35,41 +35,42 @@ const Load* load_of(const FileHeader& header, std::string& error) {
         if (key == "teal.load") {
             load = find_load(value);
             if (load == nullptr) {
-                error = "metadata teal.load: '" + value.substr(0, 40) + "', expected one of";
-                for (const Load& known : loads()) error += " " + std::string(known.name);
+                std::string names;
+                for (const Load& known : loads()) names += " " + std::string(known.name);
+                fail(error, "metadata teal.load: '" + shown(value) + "', expected one of" + names);
                 return nullptr;
             }
         } else if (key == "teal.version") {
             if (value != "1") {
-                error = "metadata teal.version: '" + value.substr(0, 40) + "', this build reads version 1";
+                fail(error, "metadata teal.version: '" + shown(value) + "', this build reads version 1");
                 return nullptr;
             }
             versioned = true;
         } else if (key.starts_with("teal.")) {
-            error = "metadata " + key.substr(0, 40) + ": unknown, expected teal.load and teal.version";
+            fail(error, "metadata " + shown(key) + ": unknown, expected teal.load and teal.version");
             return nullptr;
         }
     }
     if (load != nullptr && versioned) return load;
-    error = "metadata without teal.load and teal.version: not a model of a systems load";
+    fail(error, "metadata without teal.load and teal.version: not a model of a systems load");
     return nullptr;
 }
 
 bool check_tensors(const FileHeader& header, const Load& load, std::string& error) {
     const std::string name(load.name);
     for (std::size_t i = 0; i < std::max(header.tensors.size(), load.tensors.size()); ++i) {
-        if (i >= load.tensors.size()) return refuse(error, "tensor '" + header.tensors[i].name.substr(0, 40) + "' is not one of " + name + "'s");
+        if (i >= load.tensors.size()) return fail(error, "tensor '" + shown(header.tensors[i].name) + "' is not one of " + name + "'s");
         const TensorShape& wanted = load.tensors[i];
         const std::string wanted_name(wanted.name);
-        if (i >= header.tensors.size()) return refuse(error, "tensor '" + wanted_name + "' of " + name + " is missing");
+        if (i >= header.tensors.size()) return fail(error, "tensor '" + wanted_name + "' of " + name + " is missing");
         const HeaderEntry& given = header.tensors[i];
         if (given.name != wanted_name)
-            return refuse(error, "tensor '" + given.name.substr(0, 40) + "' in place " + std::to_string(i) + ", expected '" + wanted_name + "' (" + name + ")");
+            return fail(error, "tensor '" + shown(given.name) + "' in place " + std::to_string(i) + ", expected '" + wanted_name + "' (" + name + ")");
         if (given.dtype != load.weights)
-            return refuse(error, "tensor '" + wanted_name + "': dtype " + std::string(dtype_info(given.dtype).name) + ", expected " +
+            return fail(error, "tensor '" + wanted_name + "': dtype " + std::string(dtype_info(given.dtype).name) + ", expected " +
                                      std::string(dtype_info(load.weights).name) + " (" + name + ")");
         if (given.shape != extents(wanted))
-            return refuse(error, "tensor '" + wanted_name + "': shape " + list(given.shape) + ", expected " + list(extents(wanted)) + " (" + name + ")");
+            return fail(error, "tensor '" + wanted_name + "': shape " + list(given.shape) + ", expected " + list(extents(wanted)) + " (" + name + ")");
     }
     return true;
 }
@@ -78,12 +79,12 @@ bool check_finite(const ModelFile& model, std::string& error) {
     for (const TensorShape& shape : model.load->tensors) {
         const float* values = model.tensor<float>(shape.name);
         for (std::uint64_t i = 0; i < shape.count(); ++i)
-            if (!std::isfinite(values[i])) return refuse(error, "tensor '" + std::string(shape.name) + "': element " + std::to_string(i) + " is not finite");
+            if (!std::isfinite(values[i])) return fail(error, "tensor '" + std::string(shape.name) + "': element " + std::to_string(i) + " is not finite");
     }
     if (model.load->id != LoadId::kml) return true;
     const float* deviation = model.tensor<float>("std");
     for (std::size_t i = 0; i < 5; ++i)
-        if (!(deviation[i] > 0.0F)) return refuse(error, "tensor 'std': element " + std::to_string(i) + " is not above zero");
+        if (!(deviation[i] > 0.0F)) return fail(error, "tensor 'std': element " + std::to_string(i) + " is not above zero");
     return true;
 }
 
@@ -102,7 +103,7 @@ bool check_kleio_sums(const ModelFile& model, std::string& error) {
         add(sum.first, std::string_view(sum.first) == "w0" ? kleio_pages : kleio_units);
         add(sum.second, kleio_units);
         for (const double value : total)
-            if (value > 1e30) return refuse(error, std::string("tensor '") + sum.first + "': the weights of one unit add up to more than 1e30");
+            if (value > 1e30) return fail(error, std::string("tensor '") + sum.first + "': the weights of one unit add up to more than 1e30");
     }
     return true;
 }
@@ -126,10 +127,8 @@ bool linnos_bounds(const ModelFile& file, std::uint64_t bounds[3], std::string& 
                 std::uint64_t product = 0;
                 fits = fits && checked_mul(magnitude(weights[std::uint64_t{k} * shape.columns + j]), input, product) && checked_add(total, product, total);
             }
-            if (!fits || total > most_i64) {
-                error = "tensor '" + std::string(shape.name) + "': unit " + std::to_string(j) + " might leave the range of int64 for some input; scale the weights down";
-                return false;
-            }
+            if (!fits || total > most_i64)
+                return fail(error, "tensor '" + std::string(shape.name) + "': unit " + std::to_string(j) + " might leave the range of int64 for some input; scale the weights down");
             largest = std::max(largest, total);
         }
         if (layer + 1 < layers) bounds[layer] = largest;
@@ -144,7 +143,7 @@ bool read_model(std::span<const std::byte> file, ModelFile& out, std::string& er
     if (!read_header(file, header, error)) return false;
     const Load* load = load_of(header, error);
     if (load == nullptr || !check_tensors(header, *load, error)) return false;
-    if (header.data % 8 != 0) return refuse(error, "the data begins at byte " + std::to_string(header.data) + ", expected a multiple of 8");
+    if (header.data % 8 != 0) return fail(error, "the data begins at byte " + std::to_string(header.data) + ", expected a multiple of 8");
     out = ModelFile{load, header.data, file.data() + header.data};
     std::uint64_t bounds[3] = {};
     if (load->weights == Dtype::i64) return linnos_bounds(out, bounds, error);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
 #include "base/checked.hpp"
 #include "memory/descriptor.hpp"
@@ -26,11 +25,12 @@ public:
     explicit Reader(std::string_view text) : text_(text) {}
 
     bool fail(const std::string& what) {
-        if (error_.empty()) error_ = "header, byte " + std::to_string(at_) + ": " + what;
+        if (error_.empty()) error_ = what;
         return false;
     }
     [[nodiscard]] bool ok() const noexcept { return error_.empty(); }
     [[nodiscard]] const std::string& error() const noexcept { return error_; }
+    [[nodiscard]] std::size_t at() const noexcept { return at_; }
 
     void skip() noexcept {
         while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\n' || text_[at_] == '\r')) ++at_;
@@ -59,7 +59,7 @@ public:
         do {
             std::string key;
             if (!string(key) || !take(':')) return false;
-            if (std::find(seen.begin(), seen.end(), key) != seen.end()) return fail("key '" + key + "' for the second time");
+            if (std::find(seen.begin(), seen.end(), key) != seen.end()) return fail("key '" + shown(key) + "' for the second time");
             if (seen.size() == 256) return fail("more than 256 keys");
             seen.push_back(key);
             if (!value(key)) return fail("not understood");
@@ -156,7 +156,7 @@ bool read_dtype(Reader& reader, Dtype& out) {
             out = known.dtype;
             return true;
         }
-    return reader.fail("dtype '" + name.substr(0, 40) + "' is not one of safetensors'");
+    return reader.fail("dtype '" + shown(name) + "' is not one of safetensors'");
 }
 
 bool read_tensor(Reader& reader, HeaderEntry& entry) {
@@ -166,11 +166,11 @@ bool read_tensor(Reader& reader, HeaderEntry& entry) {
         if (key == "dtype") return read_dtype(reader, entry.dtype);
         if (key == "shape") return shaped = reader.numbers(entry.shape);
         if (key == "data_offsets") return reader.numbers(offsets);
-        return reader.fail("key '" + key.substr(0, 40) + "', expected dtype, shape and data_offsets");
+        return reader.fail("key '" + shown(key) + "', expected dtype, shape and data_offsets");
     });
     if (!read) return false;
     if (entry.dtype == Dtype::none || !shaped || offsets.size() != 2)
-        return reader.fail("'" + entry.name.substr(0, 40) + "' lacks dtype, shape or two data_offsets");
+        return reader.fail("'" + shown(entry.name) + "' lacks dtype, shape or two data_offsets");
     entry.begin = offsets[0];
     entry.end = offsets[1];
     return true;
@@ -185,7 +185,10 @@ bool read_metadata(Reader& reader, FileHeader& out) {
     });
 }
 
-std::string sized(const HeaderEntry& entry) { return "data_offsets of '" + entry.name.substr(0, 40) + "': "; }
+bool fail(std::string& error, std::string text) {
+    error = std::move(text);
+    return false;
+}
 
 // The tensors cover the data: each begins where the one before it ends, and the last one ends with the file.
 bool check_places(const FileHeader& header, std::uint64_t data_bytes, std::string& error) {
@@ -194,32 +197,34 @@ bool check_places(const FileHeader& header, std::uint64_t data_bytes, std::strin
         std::uint64_t bytes = dtype_info(entry.dtype).size;
         bool fits = true;
         for (const std::uint64_t extent : entry.shape) fits = fits && checked_mul(bytes, extent, bytes);
-        if (!fits || entry.end < entry.begin || entry.end - entry.begin != bytes) {
-            error = sized(entry) + "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "] do not hold its shape" +
-                    (fits ? ", which takes " + std::to_string(bytes) + " bytes" : "");
-            return false;
-        }
-        if (entry.begin != at) {
-            error = sized(entry) + "begins at " + std::to_string(entry.begin) + ", expected " + std::to_string(at) + ": no gap, no overlap";
-            return false;
-        }
+        if (!fits || entry.end < entry.begin || entry.end - entry.begin != bytes)
+            return fail(error, "tensor '" + shown(entry.name) + "': data_offsets [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) +
+                                   "] do not hold its shape, which takes " + (fits ? std::to_string(bytes) : "more than 2^64") + " bytes");
+        if (entry.begin != at)
+            return fail(error, "tensor '" + shown(entry.name) + "': begins at " + std::to_string(entry.begin) + ", expected " + std::to_string(at) +
+                                   ": no gap, no overlap");
         at = entry.end;
     }
     if (at == data_bytes) return true;
-    error = "the tensors take " + std::to_string(at) + " bytes, the file has " + std::to_string(data_bytes) + " of data: it was cut off or added to";
-    return false;
+    return fail(error, "the tensors take " + std::to_string(at) + " bytes, the file has " + std::to_string(data_bytes) + " of data: it was cut off or added to");
 }
 
 }  // namespace
+
+std::string shown(std::string_view text) {
+    std::string out(text.substr(0, 40));
+    for (char& c : out)
+        if (c < ' ' || c > '~') c = '?';
+    return text.size() > 40 ? out + "..." : out;
+}
 
 bool read_header(std::span<const std::byte> file, FileHeader& out, std::string& error) {
     out = FileHeader{};
     std::uint64_t length = 0;
     if (file.size() >= sizeof length) std::memcpy(&length, file.data(), sizeof length);
     if (file.size() < sizeof length || length > file.size() - sizeof length || length > most_header_bytes || length == 0) {
-        error = "not a safetensors file: " + std::to_string(file.size()) + " bytes, of which the header would take " + std::to_string(length) +
-                " (at most " + std::to_string(most_header_bytes) + ")";
-        return false;
+        return fail(error, "not a safetensors file: " + std::to_string(file.size()) + " bytes, of which the header would take " + std::to_string(length) +
+                               " (at most " + std::to_string(most_header_bytes) + ")");
     }
     Reader reader({reinterpret_cast<const char*>(file.data()) + sizeof length, static_cast<std::size_t>(length)});
     reader.object([&](const std::string& key) {
@@ -228,10 +233,7 @@ bool read_header(std::span<const std::byte> file, FileHeader& out, std::string& 
         out.tensors.back().name = key;
         return read_tensor(reader, out.tensors.back());
     });
-    if (!reader.at_end()) {
-        error = reader.error();
-        return false;
-    }
+    if (!reader.at_end()) return fail(error, "header, byte " + std::to_string(reader.at()) + ": " + reader.error());
     out.data = sizeof length + length;
     std::stable_sort(out.tensors.begin(), out.tensors.end(), [](const HeaderEntry& a, const HeaderEntry& b) { return a.begin < b.begin; });
     return check_places(out, file.size() - out.data, error);

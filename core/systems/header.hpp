@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct FileHeader {
     std::vector<HeaderEntry> tensors;  // by place
     std::uint64_t data = 0;            // where the data begins in the file
 };
+
+// Text of a file as an error may quote it: at most 40 characters of printable ASCII, '?' for the others.
+std::string shown(std::string_view text);
 
 // False, and why in `error` ("header.w0.shape: …"), for what is no such file.
 bool read_header(std::span<const std::byte> file, FileHeader& out, std::string& error);

@@ -2,7 +2,7 @@
 
 LOAD is linnos, linnos+1 or linnos+2.
 
-The trace: reads and writes arrive in bursts at a disk of four channels, which now and then collects garbage or flushes
+The trace: reads arrive in bursts at a disk of four channels, which now and then collects garbage or flushes
 its write buffer, and is many times slower meanwhile. What the network sees of a read is what a block layer knows when
 it comes, as 31 decimal digits: reads in flight (3 digits), then for the last four reads that are done, how many were in
 flight when they came (3 digits each) and how long they took in µs (4 digits each).

@@ -269,7 +269,7 @@ def test_sources(attached: teal.Host, tmp_path: Path) -> None:
     refused(load("a\0.onnx"), "$.source", "NUL")
     refused(load("a" * 5000 + ".onnx"), "$.source", "4095 bytes")
     refused(load(tmp_path, kernel="onnx"), "$.source", "not a regular file")
-    refused(load("builtin:identity", kernel="magic"), "$.kernel", "magic", "onnx, function or builtin")
+    refused(load("builtin:identity", kernel="magic"), "$.kernel", "magic", "onnx, systems, function or builtin")
     refused(load("builtin:identity", version=0), "$.version", "1 to 2^31 - 1")
     refused(load("builtin:identity", version=1 << 31), "$.version", "1 to 2^31 - 1")
     refused(load("builtin:identity", version=1 << 70), None, "out of range")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--version", type=int, metavar="N", help="Pin this number beside the others [default: replace]")
 @click.option("--pool", metavar="NAME", help="Pool whose workers run it [default: where the name is, or default]")
 @click.option("--threads", type=int, metavar="N", help="Threads of the engine [default: the host's]")
-@click.option("--kernel", metavar="KIND", help="onnx, function or builtin [default: as the source is written]")
+@click.option("--kernel", metavar="KIND", help="onnx, systems, function or builtin [default: as the source is written]")
 @click.option("--idempotent/--no-idempotent", default=None, help="May run again if a worker dies [default: if pure]")
 @click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
 @click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
@@ -41,8 +41,8 @@ def command(
 ) -> None:
     """Load a model into a running host, or replace it under load, losing no request.
 
-    SOURCE is a path of an .onnx file, builtin:identity (sum, sleep, spin), or package.module:callable, which the host's
-    own Python must be able to import. Without SOURCE the host looks into its --repository.
+    SOURCE is a path of an .onnx or .safetensors file, builtin:identity (sum, sleep, spin), or package.module:callable,
+    which the host's own Python must be able to import. Without SOURCE the host looks into its --repository.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def command(
 
 def _draw(info: ModelInfo) -> None:
     console = draw.console()
-    kind = info.kernel if info.kernel == "onnx" else draw.printable(f"{info.kernel} {info.source}")
+    kind = info.kernel if info.kernel in ("onnx", "systems") else draw.printable(f"{info.kernel} {info.source}")
     where = "" if info.pool == "default" else f", pool {info.pool}"
     weight = f", {draw.size(info.bytes)}" if info.bytes else ""
     console.print(f"{info.name} version {info.version}: {kind}{weight}{where}, loaded in {draw.lasted(info.seconds)}")

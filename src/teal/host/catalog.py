@@ -148,6 +148,8 @@ class Catalog:
             )
         origin = self._origin(load, datagram, user.owner)
         try:
+            if origin.kind == "systems" and (load.options or load.threads not in (None, 1)):
+                raise InvalidArgument("a systems load has no options and runs in one thread", path="$.options")
             name = self._name(load, pool)
             name.waiting += 1
             self._loading += 1
@@ -223,7 +225,8 @@ class Catalog:
                 )
             path, found = files.find(self._repository, load.name, load.version)
             number = load.version if load.version is not None else found
-            return Origin(str(path), "onnx", files.open_file(path, self._limits.model_bytes), number)
+            kind = files.FILE_KINDS[path.suffix]
+            return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), number)
         kind = load.kernel or files.kernel_kind(load.source)
         if kind == "builtin":
             name = load.source.removeprefix("builtin:")
@@ -242,8 +245,6 @@ class Catalog:
             raise InvalidArgument(
                 f"kernel kind {kind[:80]!r}, expected onnx, systems, function or builtin", path="$.kernel"
             )
-        if kind == "systems" and (load.options or load.threads not in (None, 1)):
-            raise InvalidArgument("a systems load has no options and runs in one thread", path="$.options")
         if self._repository is not None:
             path = files.inside(self._repository, load.source)
             return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), load.version)

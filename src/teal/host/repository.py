@@ -1,8 +1,7 @@
 """Where models come from: names, files and the repository folder.
 
 Layout of a repository: ``<name>/model.onnx``, or ``<name>/<version number>/model.onnx`` (the highest number is
-loaded). Nothing outside the
-folder is read for a name, symbolic links included.
+loaded); or model.safetensors instead. Nothing outside the folder is read for a name, symbolic links included.
 """
 
 from __future__ import annotations
@@ -149,12 +148,23 @@ def find(repository: Path, name: str, version: int | None) -> tuple[Path, int | 
     if not folder.is_dir():
         raise NotFound(f"model {name!r}: no folder of that name in {repository}")
     numbers = sorted(int(child.name) for child in folder.iterdir() if child.name.isdecimal() and child.is_dir())
-    if version is None and (folder / "model.onnx").is_file():
-        return inside(repository, f"{name}/model.onnx"), None
+    if version is None and (file := _model_file(repository, name)) is not None:
+        return file, None
     if not numbers:
-        raise NotFound(f"model {name!r}: neither {name}/model.onnx nor {name}/<number>/model.onnx in {repository}")
+        raise NotFound(
+            f"model {name!r}: neither {name}/model.onnx nor {name}/<number>/model.onnx in {repository} "
+            "(nor model.safetensors)"
+        )
     chosen = numbers[-1] if version is None else version
-    file = inside(repository, f"{name}/{chosen}/model.onnx")
-    if not file.is_file():
+    file = _model_file(repository, f"{name}/{chosen}")
+    if file is None:
         raise NotFound(f"model {name!r}: no version {chosen} in {repository}; there are {numbers}")
     return file, chosen
+
+
+def _model_file(repository: Path, folder: str) -> Path | None:
+    found = [path for suffix in FILE_KINDS if (path := inside(repository, f"{folder}/model{suffix}")).is_file()]
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise InvalidArgument(f"{folder}: has {names}, expected one model a folder", path="$.source")
+    return found[0] if found else None

@@ -59,11 +59,13 @@ def kml(weights: Mapping[str, Array], x: Array) -> Answer:
 
 def one_hot(x: Array, classes: int) -> Array:
     """(batch, steps) int32 → (batch, steps, classes) float32; an index out of range is a row of zeros."""
-    return (x[..., None] == np.arange(classes, dtype=x.dtype)).astype(np.float32)
+    hot: Array = (x[..., None] == np.arange(classes, dtype=x.dtype)).astype(np.float32)
+    return hot
 
 
 def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-np.clip(x, -80, 80)))
+    result: Array = 1 / (1 + np.exp(-np.clip(x, -80, 80)))
+    return result
 
 
 def lstm(x: Array, w: Array, u: Array, b: Array) -> Array:
