@@ -70,8 +70,9 @@ TEAL_FN void multiply(const LinnosLayer& layer, const std::int16_t* pieces, std:
     strip<1>(layer, pieces, sums, twos, rows);
 }
 
-// The sums of a layer become the inputs of the next: pieces of 15 bits, or int64 when the next layer is not narrow.
-TEAL_FN void hand_on_small(const LinnosLayer& layer, const LinnosLayer& next, LinnosScratch& s, std::size_t items) noexcept {
+// The sums of a layer become the inputs of the next: pieces of 15 bits, or int64 when the next layer is not narrow (pieces 0).
+template <unsigned pieces>
+TEAL_FN void hand_on_pieces(const LinnosLayer& layer, LinnosScratch& s, std::size_t items) noexcept {
     for (std::size_t item = 0; item < items; ++item) {
         for (std::size_t j = 0; j < linnos_hidden; j += lanes) {
             Ints v;
@@ -80,13 +81,23 @@ TEAL_FN void hand_on_small(const LinnosLayer& layer, const LinnosLayer& next, Li
             fetch(b, layer.bias32.data() + j);
             v += b;
             v = v > 0 ? v : Ints{};
-            for (unsigned p = 0; p < next.pieces; ++p) {
-                leave(s.pieces + (item * next.pieces + p) * linnos_hidden + j, __builtin_convertvector(v & piece_mask, HalfShorts));
+#pragma GCC unroll 3
+            for (unsigned p = 0; p < pieces; ++p) {
+                leave(s.pieces + (item * pieces + p) * linnos_hidden + j, __builtin_convertvector(v & piece_mask, HalfShorts));
                 v >>= piece_bits;
             }
-            if (next.pieces == 0)
+            if (pieces == 0)
                 for (std::size_t lane = 0; lane < lanes; ++lane) s.values[item * linnos_hidden + j + lane] = v[lane];
         }
+    }
+}
+
+TEAL_FN void hand_on_small(const LinnosLayer& layer, const LinnosLayer& next, LinnosScratch& s, std::size_t items) noexcept {
+    switch (next.pieces) {  // 31 bits are three pieces at most
+        case 0: return hand_on_pieces<0>(layer, s, items);
+        case 1: return hand_on_pieces<1>(layer, s, items);
+        case 2: return hand_on_pieces<2>(layer, s, items);
+        default: return hand_on_pieces<3>(layer, s, items);
     }
 }
 
@@ -134,11 +145,19 @@ TEAL_FN void hidden_wide(const LinnosLayer& layer, LinnosScratch& s, std::size_t
     }
 }
 
+// Sum of all lanes: halves onto each other.
 TEAL_FN std::int32_t sum_of(Ints v) noexcept {
-    std::int32_t total = 0;
-#pragma GCC unroll 16
-    for (std::size_t lane = 0; lane < lanes; ++lane) total += v[lane];
-    return total;
+#if TEAL_RUNG == 2
+    v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+#elif TEAL_RUNG == 1
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+#else
+    v += __builtin_shufflevector(v, v, 2, 3, 0, 1);
+#endif
+    return v[0] + v[1];
 }
 
 TEAL_FN void score(const LinnosLayer& layer, const LinnosScratch& s, std::size_t item, std::int64_t out[2]) noexcept {

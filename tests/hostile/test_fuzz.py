@@ -174,13 +174,13 @@ def test_model_names(name: str) -> None:
 
 
 @quick
-@given(source=st.one_of(st.text(max_size=100), st.from_regex(r"[a-z.:/]{0,30}(\.onnx)?")))
+@given(source=st.one_of(st.text(max_size=100), st.from_regex(r"[a-z.:/]{0,30}(\.onnx|\.safetensors)?")))
 def test_sources(source: str) -> None:
     kind, error = attempt(repository.kernel_kind, source)
     if isinstance(error, teal.InvalidArgument):
         assert error.path == "$.source"
     else:
-        assert kind in ("onnx", "builtin", "function")
+        assert kind in ("onnx", "systems", "builtin", "function")
 
 
 @pytest.fixture

@@ -263,7 +263,9 @@ def test_host_names(name: str) -> None:
 
 def test_sources(attached: teal.Host, tmp_path: Path) -> None:
     load = lambda source, **options: lambda: attached.load("m", source, **options)  # noqa: E731
-    refused(load("nonsense"), "$.source", "a path ending in .onnx, builtin:NAME or package.module:function")
+    refused(
+        load("nonsense"), "$.source", "a path ending in .onnx or .safetensors, builtin:NAME or package.module:function"
+    )
     refused(load("x" * 10_000), "$.source", "expected a path")
     refused(load("model.onnx\0"), "$.source", "expected a path")
     refused(load("a\0.onnx"), "$.source", "NUL")

@@ -39,8 +39,9 @@ def kernel_kind(source: str) -> str:
     """onnx, systems, builtin or function, by how the source is written. Raises InvalidArgument."""
     if source.startswith("builtin:"):
         return "builtin"
-    if (kind := FILE_KINDS.get(os.path.splitext(source)[1])) is not None:
-        return kind
+    for suffix, kind in FILE_KINDS.items():
+        if source.endswith(suffix):
+            return kind
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
         return "function"
     raise InvalidArgument(
