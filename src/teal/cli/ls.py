@@ -33,7 +33,7 @@ def command(host: str | None, as_json: bool) -> None:
     table = draw.table(("name", "version", "kernel", "pool", "size", "digest", "signature"), right=numbers)
     for m in models:
         number = f"{m.version}{'*' if m.current else ' '}"
-        kind = m.kernel if m.kernel == "onnx" else draw.printable(f"{m.kernel} {m.source}")
+        kind = m.kernel if m.kernel in ("onnx", "systems") else draw.printable(f"{m.kernel} {m.source}")
         weight = draw.size(m.bytes) if m.bytes else "-"
         draw.row(table, m.name, number, kind, m.pool, weight, m.digest[:12] or "-", draw.signature(m))
     draw.console().print(table)
