@@ -10,6 +10,8 @@
 #include "systems/kernel.hpp"
 #include "systems_file.hpp"
 
+#include <csignal>
+#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace teal;
@@ -182,6 +184,16 @@ void test_mapping() {
     const std::byte one[] = {std::byte{1}};
     const int fd = sealed_file("teal:test", one);
     CHECK_EQ(Mapping(fd).bytes().size(), 1U);
+    const pid_t child = ::fork();
+    if (child == 0) {  // a write to the weights, by whatever mistake, ends the process that makes it
+        ::signal(SIGSEGV, SIG_DFL);
+        const Mapping mapping(fd);
+        *const_cast<volatile std::byte*>(mapping.bytes().data()) = std::byte{2};
+        ::_exit(0);
+    }
+    int status = 0;
+    CHECK_EQ(::waitpid(child, &status, 0), child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     throws("not a safetensors file", [&] { SystemsKernel(fd, isa()); });
     ::close(fd);
 }
