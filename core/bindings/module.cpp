@@ -40,4 +40,5 @@ NB_MODULE(_core, m) {
     teal::bind_host(m);
     teal::bind_worker(m);
     teal::bind_measure(m);
+    teal::bind_device(m);
 }

@@ -1,0 +1,2 @@
+from teal.errors import NotFound
+def names(): raise NotFound("no")
