@@ -113,11 +113,15 @@ class Directory:
 
         Raises QuotaExceeded when all entries are taken, InvalidArgument for a line that does not fit its place.
         """
-        if line.nbytes < LINE_BYTES:
-            raise InvalidArgument(f"line: {line.nbytes} bytes, expected {LINE_BYTES}")
+        if line.nbytes < LINE_BYTES or line.offset % 64:
+            raise InvalidArgument(
+                f"line: {line.nbytes} bytes at {line.offset}, expected {LINE_BYTES} at a multiple of 64"
+            )
         number = next((i for i in range(CAPACITY) if i not in self._lines), None)
         if number is None:
-            raise QuotaExceeded(f"resident kernel: all {CAPACITY} lines are taken; release one, or open a second kernel")
+            raise QuotaExceeded(
+                f"resident kernel: all {CAPACITY} lines are taken; release one, or open a second kernel"
+            )
         numbers = [self.number_of(place.imported) for place in (line, *task.places)]
         if None in numbers:
             raise InvalidArgument("line: a region of it is not among the kernel's; add_regions() first")

@@ -177,8 +177,8 @@ class OpenClProgram:
         return self._device
 
     def prepare(self, task: Task, copying: Copying = "none") -> OpenClLaunch:
-        if copying == "graph":
-            raise InvalidArgument("launch: OpenCL devices have no graphs here; use \"none\" or \"copies\"")
+        if "graph" in copying:
+            raise InvalidArgument('launch: OpenCL devices have no graphs here; use "none" or "copies"')
         return OpenClLaunch(self._device, self._device.cl.Kernel(self._program, "teal_launch"), task, copying)
 
     def start(self, directory: Imported, regions: Sequence[Imported]) -> OpenClEvent:
@@ -228,10 +228,10 @@ class OpenClDevice:
 
     # --- what it can do -----------------------------------------------------------------------------
 
-    def _compile(self, text: str, options: list[str]) -> Any:
+    def _compile(self, text: str, options: list[str], scratch: int = source.SCRATCH) -> Any:
         self._counts["builds"] += 1
         try:
-            return self.cl.Program(self.context, source.assemble(text, "opencl")).build(options)
+            return self.cl.Program(self.context, source.assemble(text, "opencl", scratch)).build(options)
         except self.cl.Error as error:
             raise KernelFailed(f"{self.name}: the task does not compile: {error}") from None
 
@@ -239,7 +239,10 @@ class OpenClDevice:
         x86 = ["-DTEAL_X86"] if platform.machine() == "x86_64" else []
         ways = [([*CPU_OPTIONS, *x86], "clang")] if self.is_cpu else []
         alone = ["-DTEAL_ALONE"] if self.is_cpu else []
-        for scope, word in (("memory_scope_all_svm_devices", "opencl2 all-devices"), ("memory_scope_device", "opencl2 device")):
+        for scope, word in (
+            ("memory_scope_all_svm_devices", "opencl2 all-devices"),
+            ("memory_scope_device", "opencl2 device"),
+        ):
             ways.append((["-cl-std=CL2.0", f"-DTEAL_SCOPE={scope}", *alone], word))
         first = None
         for options, word in ways:
@@ -257,15 +260,21 @@ class OpenClDevice:
         from teal.device.probe import is_live  # noqa: PLC0415  (needs this class's protocol)
 
         region = MappedRegion.create(4 * PAGE)
-        found = Capabilities(True, True, self.workers, self._fences, 1.0, "cycles" if self._fences == "clang" else "polls")
+        found = Capabilities(
+            True, True, self.workers, self._fences, 1.0, "cycles" if self._fences == "clang" else "polls"
+        )
         self.capabilities = found  # what the probes below start from
         imported = self.import_region(region, copies=True)
         if imported.copied:
             imported.close()
-            return Capabilities(False, False, self.workers, self._fences, 1.0, found.clock, "the driver copies host memory")
+            return Capabilities(
+                False, False, self.workers, self._fences, 1.0, found.clock, "the driver copies host memory"
+            )
         clock_ns = self._clock_ns(imported)
         self.capabilities = Capabilities(True, True, self.workers, self._fences, clock_ns, found.clock)
-        note = is_live(OpenClProgram(self, self._compile(source.text(source.IDENTITY), self._options)), imported, LINE_BYTES)
+        note = is_live(
+            OpenClProgram(self, self._compile(source.text(source.IDENTITY), self._options)), imported, LINE_BYTES
+        )
         imported.close()
         return Capabilities(True, not note, self.workers, self._fences, clock_ns, found.clock, note)
 
@@ -337,8 +346,8 @@ class OpenClDevice:
 
     # --- programs -----------------------------------------------------------------------------------
 
-    def build(self, text: str) -> OpenClProgram:
-        return OpenClProgram(self, self._compile(text, self._options))
+    def build(self, text: str, scratch: int = source.SCRATCH) -> OpenClProgram:
+        return OpenClProgram(self, self._compile(text, self._options, scratch))
 
     def fence(self) -> None:
         self.queue.finish()

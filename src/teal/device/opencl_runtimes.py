@@ -21,7 +21,16 @@ from pathlib import Path
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 # Loaded in this order: each needs only those before it and the C library's.
-INTEL_NEEDS = ("libirc.so", "libintlc.so.5", "libimf.so", "libsvml.so", "libirng.so", "libhwloc.so.15", "libtbb.so.12", "libtbbmalloc.so.2")
+INTEL_NEEDS = (
+    "libirc.so",
+    "libintlc.so.5",
+    "libimf.so",
+    "libsvml.so",
+    "libirng.so",
+    "libhwloc.so.15",
+    "libtbb.so.12",
+    "libtbbmalloc.so.2",
+)
 
 
 @dataclass(frozen=True)
@@ -50,12 +59,16 @@ def files_of(package: str, name: str) -> list[Path]:
     except PackageNotFoundError:
         return []
     found = (Path(str(file.locate())).absolute() for file in files if file.name.startswith(name))
-    return sorted(path for path in found if ".so" in path.suffixes and path.suffix not in {".py", ".pyc"} and path.exists())
+    return sorted(
+        path for path in found if ".so" in path.suffixes and path.suffix not in {".py", ".pyc"} and path.exists()
+    )
 
 
 def packaged_runtimes() -> list[Runtime]:
     """Intel's CPU runtime and PoCL where they are installed as Python packages."""
-    found = [Runtime(str(file), "intel-opencl-rt") for file in files_of("intel-opencl-rt", "libintelocl.so") if file.exists()][:1]
+    found = [
+        Runtime(str(file), "intel-opencl-rt") for file in files_of("intel-opencl-rt", "libintelocl.so") if file.exists()
+    ][:1]
     for file in files_of("pocl-binary-distribution", "libpocl"):
         if file.exists() and ".so" in file.name:
             found.append(Runtime(str(file), "pocl-binary-distribution"))

@@ -26,7 +26,10 @@ def _opencl() -> list[Found]:
     from teal.device import opencl  # noqa: PLC0415  (loads a driver)
 
     try:
-        return [Found(f"opencl:{opencl.short_name(raw)}", f"{raw.name} ({raw.version})", True) for raw in opencl.raw_devices()]
+        return [
+            Found(f"opencl:{opencl.short_name(raw)}", f"{raw.name} ({raw.version})", True)
+            for raw in opencl.raw_devices()
+        ]
     except TealError as error:
         return [Found("opencl", str(error), False)]
 

@@ -15,15 +15,17 @@ from typing import Literal, Protocol
 from teal.device.region import MappedRegion
 from teal.errors import InvalidArgument
 
-Copying = Literal["none", "copies", "graph"]
-PLACE_ALIGN = 64
+Copying = Literal["none", "copies", "graph", "graph-copies"]
+PLACE_ALIGN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What was found out about a device by trying, not by asking."""
 
-    coherent: bool  # a launch sees what the host stored before it, and the host its stores after it, with no call between
+    coherent: (
+        bool  # a launch sees what the host stored before it, and the host its stores after it, with no call between
+    )
     live: bool  # a running kernel and the host see each other's stores: what a resident kernel needs
     workers: int  # work-items that share a task: 1 on CPUs
     fences: str  # "clang", "opencl2 all-devices", "opencl2 device", "cuda", "core": how the kernel orders memory
@@ -48,7 +50,7 @@ class Imported(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes of an imported region: offset and length, both in bytes, offset a multiple of 64."""
+    """Bytes of an imported region: offset and length, both in bytes, offset a multiple of 8 (64 for a line)."""
 
     imported: Imported
     offset: int
@@ -120,7 +122,8 @@ class Program(Protocol):
     def device(self) -> Device: ...
 
     def prepare(self, task: Task, copying: Copying = "none") -> Launch:
-        """A launch over the regions in place; "copies": inputs and outputs go through device memory; "graph": a recorded one.
+        """A launch over the regions in place; "copies": inputs and outputs go through device memory; "graph",
+        "graph-copies": the same two, recorded once and replayed.
 
         Raises InvalidArgument where the device cannot do that.
         """
@@ -150,8 +153,11 @@ class Device(Protocol):
         """
         ...
 
-    def build(self, source: str) -> Program:
-        """Compiles the source of one `teal_task`. Raises KernelFailed with the compiler's words."""
+    def build(self, source: str, scratch: int = 16384) -> Program:
+        """Compiles the source of one `teal_task`; scratch: bytes that its group of workers shares.
+
+        Raises KernelFailed with the compiler's words.
+        """
         ...
 
     def fence(self) -> None:

@@ -21,9 +21,13 @@ PAGE = 4096
 def check_importable(address: int, nbytes: int) -> None:
     """Raises InvalidArgument for memory that some device could not import without a copy."""
     if nbytes <= 0 or nbytes % PAGE:
-        raise InvalidArgument(f"region: {nbytes} bytes, expected a multiple of {PAGE}: import the whole region, not a slice")
+        raise InvalidArgument(
+            f"region: {nbytes} bytes, expected a multiple of {PAGE}: import the whole region, not a slice"
+        )
     if address % PAGE:
-        raise InvalidArgument(f"region: base at {address:#x}, expected a multiple of {PAGE}: import the whole region, not a slice")
+        raise InvalidArgument(
+            f"region: base at {address:#x}, expected a multiple of {PAGE}: import the whole region, not a slice"
+        )
 
 
 class MappedRegion:
@@ -64,7 +68,9 @@ class MappedRegion:
         """A view of the region: offset in bytes. Raises InvalidArgument when it does not fit."""
         nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
         if offset < 0 or nbytes < 0 or nbytes > self.nbytes or offset > self.nbytes - nbytes:
-            raise InvalidArgument(f"view of {nbytes} bytes at {offset} does not lie in the region's {self.nbytes} bytes")
+            raise InvalidArgument(
+                f"view of {nbytes} bytes at {offset} does not lie in the region's {self.nbytes} bytes"
+            )
         return self.bytes[offset : offset + nbytes].view(dtype).reshape(shape)
 
     def pointer(self, offset: int = 0) -> ctypes.c_void_p:

@@ -37,7 +37,9 @@ class Resident:
         """
         can = program.device.capabilities
         if not can.live:
-            raise InvalidArgument(f"{program.device.name}: no resident kernels here: {can.note or 'the live probe failed'}")
+            raise InvalidArgument(
+                f"{program.device.name}: no resident kernels here: {can.note or 'the live probe failed'}"
+            )
         if not 0 < idle <= 3600 or not 0 < answer_within <= 3600 or not 0 <= backoff <= 4096:
             raise InvalidArgument(
                 f"resident kernel: idle {idle} s, answer_within {answer_within} s, backoff {backoff}; "
@@ -65,7 +67,9 @@ class Resident:
             places = (line, *task.places)
             for place in places:
                 if place.imported.copied:
-                    raise InvalidArgument("resident kernel: a region of this line was copied by the device; use a launch")
+                    raise InvalidArgument(
+                        "resident kernel: a region of this line was copied by the device; use a launch"
+                    )
             if self.directory.add_regions([place.imported for place in places]) and self._running():
                 self._counts["relaunched_for_regions"] += 1
                 self._leave()
@@ -90,9 +94,13 @@ class Resident:
             self._check()
             self._counts["wakes"] += 1
             until = time.monotonic() + self._answer_within
-            while not self._awake():
+            launched = False
+            while not self._awake(launched):
                 if not self._running():
+                    if launched:
+                        self._lose("ended without having come up")
                     self._launch()
+                    launched = True
                 elif time.monotonic() > until:
                     self._lose(f"did not come up within {self._answer_within} s")
                 time.sleep(0)
@@ -124,7 +132,9 @@ class Resident:
             if answer == LATE:
                 raise DeadlineExceeded(f"device line: no answer within {timeout} s; the run may still happen")
             if answer != PARKED_ANSWER:
-                raise KernelFailed(f"device line: {('done', 'invalid entry', 'failed', 'parked', 'kernel lost')[answer]}")
+                raise KernelFailed(
+                    f"device line: {('done', 'invalid entry', 'failed', 'parked', 'kernel lost')[answer]}"
+                )
             self.wake()
 
     @property
@@ -173,10 +183,15 @@ class Resident:
                 self._lose(str(error))
         return self._event is not None
 
-    def _awake(self) -> bool:
-        # A state of RESIDENT of this launch: should it park after all, it looks at the lines once more first.
+    def _awake(self, launched: bool) -> bool:
+        """A kernel is there that looks at the lines after this call began.
+
+        One launched since then does once it has come up, even if it has left again. One that was there before does while
+        it does not say that it parks: should it park now, it looks at the lines once more after saying so.
+        """
         directory = self.directory
-        return directory.state == RESIDENT and int(directory.pulse["epoch"]) == int(directory.header["epoch"]) and self._running()
+        came_up = int(directory.pulse["epoch"]) == int(directory.header["epoch"]) and directory.header["epoch"] > 0
+        return came_up and (launched or (directory.state == RESIDENT and self._running()))
 
     def _launch(self) -> None:
         assert self._imported is not None

@@ -3,9 +3,6 @@
 //
 // A look across a bus costs a microsecond, so a scan takes as few as it can: one word for version and quit, one for each line.
 // Everything else of the directory is copied when its version changes, and what has been done is kept beside the copy.
-#ifndef TEAL_SCRATCH_BYTES
-#define TEAL_SCRATCH_BYTES 16384
-#endif
 #define TEAL_REGIONS 8
 #define TEAL_CAPACITY 256u
 #define TEAL_LEAVE 0xffffffffu
