@@ -1,13 +1,25 @@
-// The Python face of core/device: the client's side of a control line.
+// The Python face of core/device: the client's side of a control line, and the kernels of the cpu device.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/set.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <sched.h>
+#include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "device/line.hpp"
+#include "device/resident.hpp"
+#include "device/task.hpp"
+#include "queue/wait.hpp"
 
 namespace teal {
 namespace {
@@ -48,6 +60,56 @@ private:
     DeviceLine* line_ = nullptr;
 };
 
+// A resident kernel on a thread of its own, which outlives this when nobody waits for it: a lost kernel cannot be joined.
+class CpuRun {
+public:
+    CpuRun(DeviceTask task, std::uint64_t directory, const std::vector<std::uint64_t>& regions, const std::set<int>& cores)
+        : running_(std::make_shared<std::atomic<bool>>(true)) {
+        std::thread([task, directory, regions, cores, running = running_] {
+            cpu_set_t set;
+            CPU_ZERO(&set);
+            for (const int core : cores)
+                if (core >= 0 && core < CPU_SETSIZE) CPU_SET(static_cast<unsigned>(core), &set);
+            if (!cores.empty()) ::sched_setaffinity(0, sizeof(set), &set);
+            std::uint8_t* array[directory_regions] = {};
+            for (std::size_t i = 0; i < std::min<std::size_t>(regions.size(), directory_regions); ++i)
+                array[i] = reinterpret_cast<std::uint8_t*>(regions[i]);
+            run_resident(task, *reinterpret_cast<Directory*>(directory), array);
+            // SYNC: pairs with the acquire of done(): whoever sees it may free what the kernel used.
+            running->store(false, std::memory_order_release);
+        }).detach();
+    }
+    [[nodiscard]] bool done() const noexcept { return !running_->load(std::memory_order_acquire); }
+    void wait() const {
+        const nb::gil_scoped_release release;
+        while (!done()) give_way();
+    }
+
+private:
+    std::shared_ptr<std::atomic<bool>> running_;
+};
+
+// A task of the core by its name. Addresses are those of regions that the caller keeps mapped (teal.device.cpu does).
+class CpuKernel {
+public:
+    explicit CpuKernel(const std::string& name) : task_(find_task(name)) {
+        if (task_ == nullptr) throw Error(Code::not_found, "cpu task '" + name + "', expected identity or scale");
+    }
+    void launch(const std::vector<std::uint64_t>& parts, std::uint32_t batch) const {
+        if (parts.size() != 4) throw Error(Code::invalid_argument, "cpu task: expected the addresses of weights, input, out0, out1");
+        const nb::gil_scoped_release release;
+        alignas(64) std::uint8_t scratch[scratch_bytes];
+        const auto at = [&](int i) { return reinterpret_cast<std::uint8_t*>(parts[static_cast<std::size_t>(i)]); };
+        task_(at(0), at(1), at(2), at(3), batch, 0, 1, scratch);
+    }
+    [[nodiscard]] std::shared_ptr<CpuRun> start(std::uint64_t directory, const std::vector<std::uint64_t>& regions, const std::set<int>& cores) const {
+        return std::make_shared<CpuRun>(task_, directory, regions, cores);
+    }
+
+private:
+    DeviceTask task_;
+};
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
@@ -64,6 +126,14 @@ void bind_device(nb::module_& m) {
         .def_prop_ro("done", [](const LineHandle& h) { return h.line().reply.generation.load(std::memory_order_acquire); })
         .def_prop_ro("state", [](const LineHandle& h) { return h.line().reply.state.load(std::memory_order_acquire); })
         .def_prop_ro("epoch", [](const LineHandle& h) { return h.line().reply.epoch.load(std::memory_order_relaxed); });
+    nb::class_<CpuRun>(m, "CpuRun", "A resident kernel on a thread.")
+        .def("done", &CpuRun::done)
+        .def("wait", &CpuRun::wait);
+    nb::class_<CpuKernel>(m, "CpuKernel", "A task of the core, for the cpu device.")
+        .def(nb::init<std::string>(), nb::arg("name"))
+        .def("launch", &CpuKernel::launch, nb::arg("parts"), nb::arg("batch"), nb::sig("def launch(self, parts: list[int], batch: int) -> None"))
+        .def("start", &CpuKernel::start, nb::arg("directory"), nb::arg("regions"), nb::arg("cores"),
+             nb::sig("def start(self, directory: int, regions: list[int], cores: set[int]) -> CpuRun"));
 }
 
 }  // namespace teal

@@ -480,3 +480,49 @@ def measure_call(slot: Slot, n: int) -> list[int]:
     """
     Nanoseconds of each of n identity calls on this slot, timed in the core.
     """
+
+class DeviceLine:
+    """
+    The client's side of a control line of a resident kernel. One thread a line.
+    """
+
+    def __init__(self, memory: object, offset: int = 0) -> None: ...
+
+    def ask(self) -> int:
+        """Asks for a run; the generation to wait for."""
+
+    def wait(self, generation: int, timeout_ns: int, spin_ns: int = 1000000) -> int:
+        """
+        0 done, 1 invalid, 2 failed, 3 parked (ask the worker, then wait again), 4 lost, 5 late.
+        """
+
+    def run(self, timeout_ns: int = 1000000000, spin_ns: int = 1000000) -> int:
+        """ask() and wait()."""
+
+    @property
+    def asked(self) -> int: ...
+
+    @property
+    def done(self) -> int: ...
+
+    @property
+    def state(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+class CpuRun:
+    """A resident kernel on a thread."""
+
+    def done(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+class CpuKernel:
+    """A task of the core, for the cpu device."""
+
+    def __init__(self, name: str) -> None: ...
+
+    def launch(self, parts: list[int], batch: int) -> None: ...
+
+    def start(self, directory: int, regions: list[int], cores: set[int]) -> CpuRun: ...

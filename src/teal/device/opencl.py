@@ -202,6 +202,7 @@ class OpenClDevice:
         self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
         self._open: list[OpenClImported] = []
         self._resident_queue: Any = None
+        self._sharing = self.cl.mem_flags.USE_HOST_PTR
         before = thread_ids()
         try:
             self.context = self.cl.Context([raw])
@@ -297,8 +298,7 @@ class OpenClDevice:
     def import_region(self, region: MappedRegion, *, copies: bool = False) -> OpenClImported:
         if self.context is None:
             raise Closed(f"{self.name}: it was closed")
-        flags = self.cl.mem_flags.USE_HOST_PTR
-        flags |= self.cl.mem_flags.READ_WRITE if region.writable else self.cl.mem_flags.READ_ONLY
+        flags = self._sharing | (self.cl.mem_flags.READ_WRITE if region.writable else self.cl.mem_flags.READ_ONLY)
         try:
             imported = OpenClImported(region, self.cl.Buffer(self.context, flags, hostbuf=region.bytes))
         except self.cl.Error as error:
@@ -333,16 +333,14 @@ class OpenClDevice:
 
     def push(self, place: Place) -> None:
         """Makes the host's bytes the device's, where it has a copy."""
-        self._map(place, self.cl.map_flags.WRITE_INVALIDATE_REGION)
+        view = place.imported.region.array(place.offset, (place.nbytes,), np.uint8)
+        buffer = buffer_of(place.imported)
+        self.cl.enqueue_copy(self.queue, buffer, view, dst_offset=place.offset, is_blocking=False)
 
     def pull(self, place: Place) -> Any:
-        return self._map(place, self.cl.map_flags.READ)
-
-    def _map(self, place: Place, flags: Any) -> Any:
-        view, _ = self.cl.enqueue_map_buffer(
-            self.queue, buffer_of(place.imported), flags, place.offset, (place.nbytes,), np.uint8, is_blocking=False
-        )
-        return view.base.release(self.queue)
+        view = place.imported.region.array(place.offset, (place.nbytes,), np.uint8)
+        buffer = buffer_of(place.imported)
+        return self.cl.enqueue_copy(self.queue, view, buffer, src_offset=place.offset, is_blocking=False)
 
     # --- programs -----------------------------------------------------------------------------------
 
