@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -231,8 +232,11 @@ class OpenClDevice:
 
     def _compile(self, text: str, options: list[str], scratch: int = source.SCRATCH) -> Any:
         self._counts["builds"] += 1
+        program = self.cl.Program(self.context, source.assemble(text, "opencl", scratch))
         try:
-            return self.cl.Program(self.context, source.assemble(text, "opencl", scratch)).build(options)
+            with warnings.catch_warnings():  # a compiler that said anything at all is no news
+                warnings.simplefilter("ignore", self.cl.CompilerWarning)
+                return program.build(options, cache_dir=False)  # drivers cache themselves
         except self.cl.Error as error:
             raise KernelFailed(f"{self.name}: the task does not compile: {error}") from None
 

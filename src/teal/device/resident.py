@@ -95,10 +95,13 @@ class Resident:
             self._counts["wakes"] += 1
             until = time.monotonic() + self._answer_within
             launched = False
-            while not self._awake(launched):
-                if not self._running():
-                    if launched:
-                        self._lose("ended without having come up")
+            while True:
+                running = self._running()  # first: a kernel that has ended has said before that it came up
+                if self._awake(launched, running):
+                    return
+                if not running and launched:
+                    self._lose("ended without having come up")
+                if not running:
                     self._launch()
                     launched = True
                 elif time.monotonic() > until:
@@ -183,7 +186,7 @@ class Resident:
                 self._lose(str(error))
         return self._event is not None
 
-    def _awake(self, launched: bool) -> bool:
+    def _awake(self, launched: bool, running: bool) -> bool:
         """A kernel is there that looks at the lines after this call began.
 
         One launched since then does once it has come up, even if it has left again. One that was there before does while
@@ -191,7 +194,7 @@ class Resident:
         """
         directory = self.directory
         came_up = int(directory.pulse["epoch"]) == int(directory.header["epoch"]) and directory.header["epoch"] > 0
-        return came_up and (launched or (directory.state == RESIDENT and self._running()))
+        return came_up and (launched or (running and directory.state == RESIDENT))
 
     def _launch(self) -> None:
         assert self._imported is not None
