@@ -126,7 +126,7 @@ static TEAL_DEVICE uint teal_wait(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL ucha
             if (!fresh) return found;
         }
         const uint rest = quiet >> 10;
-        TEAL_RELAX(rest < copy->backoff ? rest : copy->backoff);
+        TEAL_RELAX(1 + (rest < copy->backoff ? rest : copy->backoff));
     }
 }
 
