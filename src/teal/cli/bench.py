@@ -49,3 +49,32 @@ def call(as_json: bool, quick: bool, venv: Path | None) -> None:
         click.echo(report.as_json())
     else:
         Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
+
+
+@command.command(name="laika")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--quick", is_flag=True, help="Fewer calls: some seconds, wider errors.")
+def laika(as_json: bool, quick: bool) -> None:
+    """What it costs to reach a compute device: resident kernels beside launches.
+
+    Takes under a minute on two cores, which should be quiet. Measures every OpenCL driver that is here; the form of the
+    result is that of `teal bench call`.
+
+    \b
+    Examples:
+      teal bench laika
+      teal bench laika --quick --json > laika.json
+    """
+    from rich.console import Console
+
+    from teal.bench import laika as bench
+
+    with Console(stderr=True).status("measuring") as status:
+        try:
+            report = bench.measure(quick=quick, progress=lambda what: status.update(f"measuring: {what}"))
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(report.as_json())
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())

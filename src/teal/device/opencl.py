@@ -1,9 +1,10 @@
 """OpenCL devices, through pyopencl.
 
-Theory of operation. A region becomes a buffer that uses the host's memory; a probe proves that the driver did not copy it. The
-task is compiled with one of three ways to order memory, tried from the best: clang's builtins (CPU drivers are clang inside),
-OpenCL 2.0 atomics over all devices, the same over one device. Launches and the resident kernel have queues of their own, as
-a queue runs one thing at a time. Threads of CPU drivers can be kept to given cores.
+Theory of operation. A region becomes a buffer that uses the host's memory; a probe proves that the driver did not
+copy it. The task is compiled with one of three ways to order memory, tried from the best: clang's builtins (CPU
+drivers are clang inside), OpenCL 2.0 atomics over all devices, the same over one device. Launches and the resident
+kernel have queues of their own, as a queue runs one thing at a time. Threads of CPU drivers can be kept to given
+cores.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +39,9 @@ def load() -> Any:
     """pyopencl with all drivers known to it. Raises NotFound when it is not installed or does not load."""
     opencl_runtimes.prepare()
     try:
-        import pyopencl  # noqa: PLC0415
+        import pyopencl
+
+        opencl_runtimes.after_import()
     except ImportError as error:
         raise NotFound(f"pyopencl does not load ({error}); pip install 'teal-runtime[opencl]'") from None
     return pyopencl
@@ -51,7 +55,8 @@ def raw_devices() -> list[Any]:
         found = [device for platform_ in cl.get_platforms() for device in platform_.get_devices()]
     except cl.Error as error:
         raise NotFound(
-            f"no OpenCL driver answers ({error}); pip install 'teal-runtime[opencl]', or apt-get install pocl-opencl-icd"
+            f"no OpenCL driver answers ({error}); "
+            "pip install 'teal-runtime[opencl]', or apt-get install pocl-opencl-icd"
         ) from None
     _driver_threads.update(thread_ids() - before)
     return found
@@ -98,7 +103,8 @@ def buffer_of(imported: Imported) -> Any:
 
 
 class OpenClLaunch:
-    """teal_launch with its arguments set. In place where the device shares memory; else inputs are pushed, outputs pulled."""
+    """teal_launch with its arguments set. In place where the device shares memory; else inputs are pushed, outputs
+    pulled."""
 
     def __init__(self, device: OpenClDevice, kernel: Any, task: Task, copying: Copying) -> None:
         self._device, self._kernel, self._queue = device, kernel, device.queue
@@ -231,8 +237,11 @@ class OpenClDevice:
 
     def _compile(self, text: str, options: list[str], scratch: int = source.SCRATCH) -> Any:
         self._counts["builds"] += 1
+        program = self.cl.Program(self.context, source.assemble(text, "opencl", scratch))
         try:
-            return self.cl.Program(self.context, source.assemble(text, "opencl", scratch)).build(options)
+            with warnings.catch_warnings():  # a compiler that said anything at all is no news
+                warnings.simplefilter("ignore", self.cl.CompilerWarning)
+                return program.build(options, cache_dir=False)  # drivers cache themselves
         except self.cl.Error as error:
             raise KernelFailed(f"{self.name}: the task does not compile: {error}") from None
 
@@ -258,7 +267,7 @@ class OpenClDevice:
         raise KernelFailed(f"{self.name}: its compiler takes none of our ways to order memory{hint}; {first}")
 
     def _find_out(self) -> Capabilities:
-        from teal.device.probe import is_live  # noqa: PLC0415  (needs this class's protocol)
+        from teal.device.probe import is_live  # needs this class's protocol
 
         region = MappedRegion.create(4 * PAGE)
         found = Capabilities(
@@ -280,7 +289,8 @@ class OpenClDevice:
         return Capabilities(True, not note, self.workers, self._fences, clock_ns, found.clock, note)
 
     def _clock_ns(self, imported: OpenClImported) -> float:
-        """Length of a unit of the kernel's clock: two looks, 5 ms apart. A look at the lines takes some 100 ns otherwise."""
+        """Length of a unit of the kernel's clock: two looks, 5 ms apart. A look at the lines takes some 100 ns
+        otherwise."""
         place = imported.region.array(imported.region.probe_at + 64, (1,), np.uint64)
 
         def look() -> tuple[int, int]:

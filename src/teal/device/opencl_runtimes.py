@@ -1,10 +1,11 @@
 """Finding OpenCL drivers from Python, so that nobody has to set variables.
 
-Theory of operation. An OpenCL program talks to a loader, which reads a directory of `.icd` files, each naming a driver's
-library. Drivers that come as Python packages are not in the system's directory, and one of them (Intel's CPU runtime) names
-a path in its `.icd` that does not exist and needs libraries beside it that no search path covers. So before pyopencl is
-first imported, a private directory is written that names everything found, the libraries are loaded by their paths, and
-OCL_ICD_VENDORS is set for this process. It is done once; a value that the user has set is left alone, and said.
+Theory of operation. An OpenCL program talks to a loader, which reads a directory of `.icd` files, each naming a
+driver's library. Drivers that come as Python packages are not in the system's directory, and one of them (Intel's CPU
+runtime) names a path in its `.icd` that does not exist and needs libraries beside it that no search path covers. So
+before pyopencl is first imported, a private directory is written that names everything found, the libraries are
+loaded by their paths, and OCL_ICD_VENDORS is set for this process. It is done once; a value that the user has set is
+left alone, and said.
 """
 
 from __future__ import annotations
@@ -84,11 +85,12 @@ def load_intel_needs(library: Path) -> None:
 
 
 _done: list[Runtime] | None = None
+_folder: str | None = None
 
 
 def prepare() -> list[Runtime]:
     """Makes every driver known to the loader; to be called before pyopencl is imported. Returns what it made known."""
-    global _done
+    global _done, _folder
     if _done is not None:
         return _done
     if os.environ.get("OCL_ICD_VENDORS"):
@@ -106,5 +108,11 @@ def prepare() -> list[Runtime]:
     _done = system + packaged
     for number, each in enumerate(_done):
         (folder / f"{number:02}.icd").write_text(each.library + "\n", encoding="utf-8")
-    os.environ["OCL_ICD_VENDORS"] = f"{folder}/"
+    os.environ["OCL_ICD_VENDORS"] = _folder = f"{folder}/"
     return _done
+
+
+def after_import() -> None:
+    """Keeps pyopencl's loader from adding the packaged PoCL by itself: two PoCLs in one process are one too many."""
+    if _folder is not None:
+        os.environ["PYOPENCL_HOME"] = _folder

@@ -1,37 +1,52 @@
-"""A resident kernel and its keeper: launches it, tells it about lines, wakes it after it parked, notices when it is lost.
+"""A resident kernel and its keeper: launches it, tells it about lines, wakes it after it parked, notices when it is
+lost.
 
-Theory of operation. The kernel stays on the device and polls the request lines of its directory (core/device/line.hpp). It
-leaves by itself after `idle` seconds without a request, or when told to quit, so a device is never occupied for good and a
-kernel can always be replaced. A client that finds its line parked asks the worker, which calls `wake`. A line in regions the
-kernel knows costs it a look at a version; a new region means that it is launched again, as regions are its arguments.
+Theory of operation. The kernel stays on the device and polls the request lines of its directory
+(core/device/line.hpp). It leaves by itself after `idle` seconds without a request, or when told to quit, so a device
+is never occupied for good and a kernel can always be replaced. A client that finds its line parked asks the worker,
+which calls `wake`. A line in regions the kernel knows costs it a look at a version; a new region means that it is
+launched again, as regions are its arguments.
 
-A kernel that does not react within `answer_within` is lost: nothing can end it from outside, its context is of no more use,
-and what it may still write stays in regions that must not be given to anybody else. All its lines are marked, later calls
-raise, and the process that holds the device is to be replaced.
+A kernel that does not react within `answer_within` is lost: nothing can end it from outside, its context is of no
+more use, and what it may still write stays in regions that must not be given to anybody else. All its lines are
+marked, later calls raise, and the process that holds the device is to be replaced.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
 import time
+import weakref
 from typing import Any
 
-from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
 from teal.device.directory import LOST as STATE_LOST
+from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
 from teal.device.protocol import Event, Imported, Place, Program, Task
-from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed
+from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
 
 DONE, INVALID, FAILED, PARKED_ANSWER, LOST_ANSWER, LATE = range(6)  # teal::Answer of core/device/line.hpp
 
+_living: weakref.WeakSet[Resident] = weakref.WeakSet()
 _abandoned: list[Any] = []  # what a lost kernel may still write to lives as long as the process
 
 
+@atexit.register
+def _leave_all() -> None:
+    """A kernel that still runs while its driver and its memory are taken down would bring the process down with it."""
+    for resident in list(_living):
+        with contextlib.suppress(TealError):
+            resident.close()
+
+
 class Resident:
-    """Keeps one resident kernel of a program. One thread at a time may use it (it locks); lines are their clients' own."""
+    """Keeps one resident kernel of a program. One thread at a time may use it (it locks); lines are their clients'
+    own."""
 
     def __init__(self, program: Program, *, idle: float = 0.010, backoff: int = 8, answer_within: float = 2.0) -> None:
-        """idle, answer_within: seconds; the latter must be longer than the longest run of a task. backoff: longest pause
-        between two looks, in the device's own short pauses.
+        """idle, answer_within: seconds; the latter must be longer than the longest run of a task. backoff: longest
+        pause between two looks, in the device's own short pauses.
 
         Raises InvalidArgument for a device whose running kernels do not see the host's stores, or times out of range.
         """
@@ -54,6 +69,7 @@ class Resident:
         self._event: Event | None = None
         self._lost: str | None = None
         self._lock = threading.RLock()
+        _living.add(self)
         self._counts = {"launches": 0, "wakes": 0, "relaunched_for_regions": 0, "lost": 0}
 
     def add(self, line: Place, task: Task, *, done: int | None = None) -> int:
@@ -80,7 +96,8 @@ class Resident:
             return number
 
     def remove(self, number: int) -> None:
-        """Returns when the kernel does not look at the line, nor at its tensors, any more. Its client finds it parked."""
+        """Returns when the kernel does not look at the line, nor at its tensors, any more. Its client finds it
+        parked."""
         with self._lock:
             self._check()
             line = self.directory.silence(number)
@@ -95,10 +112,13 @@ class Resident:
             self._counts["wakes"] += 1
             until = time.monotonic() + self._answer_within
             launched = False
-            while not self._awake(launched):
-                if not self._running():
-                    if launched:
-                        self._lose("ended without having come up")
+            while True:
+                running = self._running()  # first: a kernel that has ended has said before that it came up
+                if self._awake(launched, running):
+                    return
+                if not running and launched:
+                    self._lose("ended without having come up")
+                if not running:
                     self._launch()
                     launched = True
                 elif time.monotonic() > until:
@@ -183,15 +203,15 @@ class Resident:
                 self._lose(str(error))
         return self._event is not None
 
-    def _awake(self, launched: bool) -> bool:
+    def _awake(self, launched: bool, running: bool) -> bool:
         """A kernel is there that looks at the lines after this call began.
 
-        One launched since then does once it has come up, even if it has left again. One that was there before does while
-        it does not say that it parks: should it park now, it looks at the lines once more after saying so.
+        One launched since then does once it has come up, even if it has left again. One that was there before does
+        while it does not say that it parks: should it park now, it looks at the lines once more after saying so.
         """
         directory = self.directory
         came_up = int(directory.pulse["epoch"]) == int(directory.header["epoch"]) and directory.header["epoch"] > 0
-        return came_up and (launched or (directory.state == RESIDENT and self._running()))
+        return came_up and (launched or (running and directory.state == RESIDENT))
 
     def _launch(self) -> None:
         assert self._imported is not None

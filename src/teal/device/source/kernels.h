@@ -9,8 +9,10 @@
 #define TEAL_PARKED 0u
 #define TEAL_RESIDENT 1u
 
+#ifndef TEAL_U32
 #define TEAL_U32(p, byte) (*(volatile TEAL_GLOBAL uint*)((p) + (byte)))
 #define TEAL_U64(p, byte) (*(volatile TEAL_GLOBAL ulong*)((p) + (byte)))
+#endif
 #define TEAL_ENTRY(d, i) ((d) + 128 + 64 * (ulong)(i))
 #define TEAL_LEDGER(d, i) TEAL_U32(d, 128 + 64 * (ulong)TEAL_CAPACITY + 4 * (ulong)(i))
 
@@ -115,15 +117,18 @@ static TEAL_DEVICE uint teal_wait(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL ucha
         ++*polls;
         if ((quiet & 1023u) == 1023u) TEAL_U64(directory, 64 + 24) = *polls;
         if (quit || ((quiet & 15u) == 15u && TEAL_CLOCK(*polls) - since >= copy->idle)) {
-            // The handshake of line.hpp: parked, fence, one more look at everything.
+            // The handshake of line.hpp: parked, fence, one more look at everything, new lines included.
             teal_mark(directory, copy, TEAL_PARKED);
             TEAL_FENCE();
-            found = quit ? TEAL_LEAVE : teal_scan(copy, cursor, generation);
-            if (found != TEAL_LEAVE) teal_mark(directory, copy, TEAL_RESIDENT);
-            return found;
+            if (quit) return TEAL_LEAVE;
+            const uint fresh = (uint)TEAL_U64(directory, 8) != copy->version;
+            found = teal_scan(copy, cursor, generation);
+            if (found == TEAL_LEAVE && !fresh) return TEAL_LEAVE;
+            teal_mark(directory, copy, TEAL_RESIDENT);
+            if (!fresh) return found;
         }
         const uint rest = quiet >> 10;
-        TEAL_RELAX(rest < copy->backoff ? rest : copy->backoff);
+        TEAL_RELAX(1 + (rest < copy->backoff ? rest : copy->backoff));
     }
 }
 
