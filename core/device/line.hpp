@@ -109,6 +109,7 @@ enum class Answer : std::uint32_t {
 [[nodiscard]] inline bool settled(const DeviceLine& line, std::uint32_t generation) noexcept {
     // SYNC: acquire pairs with the kernel's release of reply.generation: it is done with the tensors.
     return line.reply.generation.load(std::memory_order_acquire) == generation ||
+           line.reply.owner.load(std::memory_order_acquire) == 0 ||  // taken from the kernel, with nobody to ask again
            line.reply.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(LineState::lost);
 }
 

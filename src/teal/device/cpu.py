@@ -69,7 +69,7 @@ class CpuProgram:
         return CpuLaunch(self._kernel, task)
 
     def start(self, directory: Imported, regions: Sequence[Imported]) -> CpuEvent:
-        addresses = [address_of(each) for each in regions]
+        addresses = [0 if each is None else address_of(each) for each in regions]
         run = self._kernel.start(address_of(directory), addresses, self._device.cores)
         return CpuEvent(run, (directory, tuple(regions)))
 

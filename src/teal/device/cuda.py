@@ -212,7 +212,7 @@ class CudaProgram:
     def start(self, directory: Imported, regions: Sequence[Imported]) -> CudaEvent:
         device = self._device
         device.use()
-        pointers = [pointer_of(each) for each in regions]
+        pointers = [0 if each is None else pointer_of(each) for each in regions]
         arguments = Arguments(pointer_of(directory), *pointers, *[0] * (8 - len(pointers)))
         device.launch(self.function("teal_resident"), 1, arguments, device.resident_stream)
         return device.event(device.resident_stream, "resident kernel")

@@ -184,7 +184,7 @@ class OpenClProgram:
     def start(self, directory: Imported, regions: Sequence[Imported]) -> OpenClEvent:
         device = self._device
         kernel = device.cl.Kernel(self._program, "teal_resident")
-        buffers = [buffer_of(each) for each in regions]
+        buffers = [None if each is None else buffer_of(each) for each in regions]
         kernel.set_args(buffer_of(directory), *buffers, *[None] * (8 - len(buffers)))
         event = device.cl.enqueue_nd_range_kernel(device.resident_queue(), kernel, (device.workers,), (device.workers,))
         device.flush_residents()

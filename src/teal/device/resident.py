@@ -88,6 +88,13 @@ class Resident:
             line.imported.region.array(line.offset + REPLY_STATE, (1,), "u4")[0] = PARKED
             self.directory.drop(number)
 
+    def forget(self, imported: Imported) -> None:
+        """No line uses a region any more: the kernel leaves, and its number is free for another one."""
+        with self._lock:
+            if self._lost is None and self._imported is not None and self.directory.number_of(imported) is not None:
+                self._leave()
+                self.directory.drop_region(imported)
+
     def wake(self) -> None:
         """Returns when the kernel is there and looks at its lines. Raises KernelFailed when it does not come up."""
         with self._lock:

@@ -93,6 +93,8 @@ class Load(Message, tag="load"):
     has_file: bool = False  # the model file's descriptor comes with the message
     timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
+    device: str | None = None  # as teal.device.open() takes it; None: no device
+    path: str | None = None  # cpu, apk, pl or auto
 
 
 class Unload(Message, tag="unload"):
@@ -201,6 +203,16 @@ class LoadKernel(Message, tag="load_kernel"):
     threads: int | None = None
     options: dict[str, str] = {}
     has_file: bool = False
+    device: str | None = None
+    path: str = "auto"
+    idle_ns: int | None = None  # of a resident device kernel
+
+
+class Unbind(Message, tag="unbind"):
+    """Bindings of the version go; a slot that calls it again gets a new one."""
+
+    line: int
+    generation: int
 
 
 class DropKernel(Message, tag="drop_kernel"):
@@ -216,7 +228,7 @@ class Quit(Message, tag="quit"):
     pass
 
 
-WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | DropKernel | Open | Quit
+WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | Open | Quit
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
 

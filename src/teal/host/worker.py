@@ -96,6 +96,8 @@ class Control:
                 worker.drop_region(session, epoch, region)
             case wire.DropSession(session, epoch):
                 worker.drop_session(session, epoch)
+            case wire.Unbind(line, generation):
+                worker.unbind(line, generation)
             case wire.DropKernel():
                 self._kernel_orders.put((order, None))
             case wire.LoadKernel():
@@ -151,11 +153,25 @@ class Control:
     def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if fd is None:
             raise InvalidArgument("a systems load needs its file", path="$.source")
+        if order.device is not None:
+            self._make_device(order, order.device, fd, report)
+            return
         try:
             load = self._worker.set_systems(order.line, order.generation, fd)
         except InvalidArgument as error:
             raise InvalidArgument(f"{order.source or order.name}: {error}") from None
         report.inputs, report.outputs, report.pure = *signature_of(load), True
+
+    def _make_device(self, order: wire.LoadKernel, device: str, fd: int, report: wire.Loaded) -> None:
+        from teal.kernel.device import IDLE, DeviceKernel
+        from teal.kernel.residents import open_device
+
+        load, offset = _core.systems_file(fd)
+        idle = IDLE if order.idle_ns is None else max(1e-6, order.idle_ns / 1e9)
+        kernel = DeviceKernel(load, offset, fd, open_device(device), order.path, idle)
+        report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
+        self._kernels[order.line, order.generation] = kernel
+        self._worker.set_device(order.line, order.generation, fd, kernel, self._spill)
 
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
@@ -163,6 +179,8 @@ class Control:
         if what == "kernel":
             self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
             return
+        if what in ("region", "session") and (residents := sys.modules.get("teal.kernel.residents")) is not None:
+            residents.forget(index, epoch if what == "region" else None)
         with contextlib.suppress(OSError):
             self.report(dropped)
 
