@@ -114,9 +114,7 @@ std::string text_of(const nb::python_error& error) {
 class PythonBinding final : public Binding {
 public:
     PythonBinding(nb::object callable, nb::object slot, nb::object spill)
-        : callable_(std::move(callable)), slot_(std::move(slot)), spill_(std::move(spill)), worker_slot_(nb::cast<WorkerSlot*>(slot_)) {
-        fallback = worker_slot_->fallback;
-    }
+        : callable_(std::move(callable)), slot_(std::move(slot)), spill_(std::move(spill)), worker_slot_(nb::cast<WorkerSlot*>(slot_)) {}
 
     ~PythonBinding() override {
         const nb::gil_scoped_acquire gil;
@@ -134,6 +132,7 @@ public:
 
     bool run(Run& run) noexcept override {
         path = worker_slot_->path;
+        run.fallback = std::exchange(worker_slot_->fallback, false);
         if (callable_.is_none()) return worker_slot_->native->run(run);
         const nb::gil_scoped_acquire gil;
         worker_slot_->run = &run;
@@ -142,6 +141,7 @@ public:
         if (result == Py_None) run.done();  // before the GIL is given back
         worker_slot_->run = nullptr;
         path = worker_slot_->path;
+        run.fallback = run.fallback || std::exchange(worker_slot_->fallback, false);
         if (result == nullptr) {
             run.message = failure();
             return false;
@@ -344,7 +344,7 @@ void bind_worker(nb::module_& m) {
         .def("run_native", &WorkerSlot::run_native, nb::call_guard<nb::gil_scoped_release>(), "The same on the CPU. False: it failed.")
         .def_prop_rw("path", [](const WorkerSlot& s) { return path_names[static_cast<std::size_t>(s.path)]; },
                      [](WorkerSlot& s, const std::string& name) { s.path = path_of(name); }, "Where the next run takes place: cpu, apk or pl.")
-        .def_rw("fallback", &WorkerSlot::fallback, "Set by bind(): not the path that was asked for; counted.")
+        .def_rw("fallback", &WorkerSlot::fallback, "Set when the slot goes to another path than was asked for: the next run counts it.")
         .def("at_end", [](WorkerSlot& s, nb::object callback) { s.at_end = std::move(callback); }, nb::arg("callback"),
              nb::sig("def at_end(self, callback: typing.Callable[[], None]) -> None"),
              "To be called once, before the memory of the tensors may go to anybody else.");

@@ -332,7 +332,6 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
     slot.binding = loaded.kernel->bind(run, run.message);
     run.place = nullptr;
     if (!slot.binding) return;
-    if (slot.binding->fallback) pool_->memory().versions[record.version_line].fallbacks.fetch_add(1, std::memory_order_relaxed);
     slot.stamp = entry.stamp;
     slot.region = entry.region;
     slot.offset = offset;
@@ -479,6 +478,7 @@ void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const 
     if (run.copies_out > 0) version.copies_out.fetch_add(run.copies_out, std::memory_order_relaxed);
     if (run.bytes_in + run.bytes_out > 0) version.bytes_copied.fetch_add(run.bytes_in + run.bytes_out, std::memory_order_relaxed);
     if (run.path != Path::none) version.paths[static_cast<std::size_t>(run.path) - 1].fetch_add(1, std::memory_order_relaxed);
+    if (run.fallback) version.fallbacks.fetch_add(1, std::memory_order_relaxed);
     if (ending.started == 0) return;
     Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };

@@ -46,6 +46,7 @@ struct Run {
     std::uint64_t copy_ticks = 0;                // time spent copying
     bool reshaped = false;                       // shapes of unplanned outputs were written for the client
     Path path = Path::none;                      // where it ran
+    bool fallback = false;                       // the first run on another path than was asked for
     bool handed_over = false;                    // the host ends this request (a spill)
 
     // A binding with work of its own around the kernel says when the kernel itself begins and is done. done() answers the client at
@@ -67,7 +68,6 @@ bool emit(Run& run, std::size_t output, Dtype dtype, const std::int64_t* shape, 
 class Binding {
 public:
     Path path = Path::none;                   // of the last run
-    bool fallback = false;                    // not the path that was asked for
     virtual ~Binding() = default;
     virtual bool run(Run& run) noexcept = 0;  // false: failed, run.message says why
 };

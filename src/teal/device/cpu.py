@@ -80,6 +80,7 @@ class CpuDevice:
     def __init__(self, cores: set[int] | None = None) -> None:
         self.name, self.cores = "cpu", cores or set()
         self.capabilities = Capabilities(True, True, 1, "core", 1.0, "ns")
+        self.parts = 1 << 16  # threads of their own
         self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
         self._closed = False
 

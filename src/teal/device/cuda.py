@@ -230,6 +230,7 @@ class CudaDevice:
         device = check(driver.cuDeviceGet(number), "cuDeviceGet")
         self._context = self._new_context(device)
         self._local = threading.local()
+        self.parts = 16  # blocks of one warp or more fit many times over; these are for resident kernels
         self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
         self._open: list[CudaImported] = []
         self._memory: list[int] = []

@@ -26,6 +26,21 @@ DONE, INVALID, FAILED, PARKED_ANSWER, LOST_ANSWER, LATE = range(6)  # teal::Answ
 _abandoned: list[Any] = []  # what a lost kernel may still write to lives as long as the process
 
 
+class Patience:
+    """Time as this thread saw it pass: that a process was stopped for a while is not its kernel's fault."""
+
+    _STEP = 0.1  # seconds at most between two looks that count
+
+    def __init__(self, seconds: float) -> None:
+        self._left, self._last = seconds, time.monotonic()
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        self._left -= min(now - self._last, self._STEP)
+        self._last = now
+        return self._left <= 0
+
+
 class Resident:
     """Keeps one resident kernel of a program. One thread at a time may use it (it locks); lines are their clients' own."""
 
@@ -100,7 +115,7 @@ class Resident:
         with self._lock:
             self._check()
             self._counts["wakes"] += 1
-            until = time.monotonic() + self._answer_within
+            patience = Patience(self._answer_within)
             launched = False
             while not self._awake(launched):
                 if not self._running():
@@ -108,7 +123,7 @@ class Resident:
                         self._lose("ended without having come up")
                     self._launch()
                     launched = True
-                elif time.monotonic() > until:
+                elif patience.is_over():
                     self._lose(f"did not come up within {self._answer_within} s")
                 time.sleep(0)
 
@@ -209,17 +224,17 @@ class Resident:
 
     def _leave(self) -> None:
         self.directory.quit = True
-        until = time.monotonic() + self._answer_within
+        patience = Patience(self._answer_within)
         while self._running():
-            if time.monotonic() > until:
+            if patience.is_over():
                 self._lose(f"did not leave within {self._answer_within} s of being told to")
             time.sleep(0)
 
     def _settle(self, version: int) -> None:
         """Waits until the kernel works from this version of the entries, or has left."""
-        until = time.monotonic() + self._answer_within
+        patience = Patience(self._answer_within)
         while self.directory.version_seen != version and self._running():
-            if time.monotonic() > until:
+            if patience.is_over():
                 self._lose(f"did not react within {self._answer_within} s")
             time.sleep(0)
 

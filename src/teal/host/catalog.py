@@ -275,7 +275,10 @@ class Catalog:
             if file.fd is not None:
                 os.close(file.fd)
             raise
+        replaced = None if name.current is None else name.versions.get(name.current)
         self._publish(pool, name, version)
+        if replaced is not None:
+            await pool.unbind(replaced)
         return self.describe(load.name, version)
 
     def _check_may_change(self, name: str, versions: list[Version], user: User) -> None:
@@ -348,6 +351,7 @@ class Catalog:
             seconds=loaded.seconds,
             uid=user.uid,
             idle_ns=load.idle_ns,
+            note=loaded.note,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
@@ -383,6 +387,7 @@ class Catalog:
                     name.current = max(name.versions, default=None)
                     if name.current is not None:
                         pool.sweeper.publish_version(name.versions[name.current].line, True)
+                        await pool.unbind(one)
             for one in doomed:
                 await pool.drop_version(one, force=unload.force)
 

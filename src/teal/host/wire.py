@@ -252,6 +252,25 @@ class Loaded(Message, tag="loaded"):
     pure: bool = False
     seconds: float = 0.0
     error: Failure | None = None
+    note: str = ""  # what of the order could not be had, and what was done instead
+
+
+class Bound(Message, tag="bound"):
+    """Slots of a device model with up to ``batch`` items (a power of two) take this path from now on."""
+
+    line: int
+    generation: int
+    batch: int
+    path: str
+    why: str = ""
+
+
+class Lost(Message, tag="lost"):
+    """A resident kernel of the version does not answer; the worker that says so exits."""
+
+    line: int
+    generation: int
+    why: str
 
 
 class Dropped(Message, tag="dropped"):
@@ -267,7 +286,7 @@ class Spilled(Message, tag="spilled"):
     layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
 
 
-WorkerReport = Ready | Loading | Loaded | Dropped | Spilled
+WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
