@@ -20,10 +20,11 @@ from pathlib import Path
 
 from teal.kernel.systems.task import Task
 
-RING_US = 5.0  # a call through the ring and a worker that spins
+RING_US = 0.5  # a call through the ring and a worker that spins
 _LAYOUT = 1
 _RUNS = 5
 _ENOUGH = 0.050  # seconds after which a way is measured well enough
+_NOISE_US = 20.0  # below this a CPU is no better, only less disturbed
 _WORSE = 1.5  # times the CPU's cost at which a device is not worth it any more
 
 
@@ -47,7 +48,7 @@ class Costs:
     def limit_us(self, batch: int) -> float:
         """What a call by a device may cost before the CPU is better."""
         row = self._row(batch) or {}
-        return max(row.get("cpu", float("inf")), RING_US * 4) * _WORSE
+        return max(row.get("cpu", float("inf")), _NOISE_US) * _WORSE
 
     def _row(self, batch: int) -> dict[str, float] | None:
         bucket = bucket_of(batch)

@@ -39,9 +39,13 @@ class LaunchCall:
     def __init__(self, opened: OpenDevice, launch: Launch) -> None:
         self._opened, self._launch = opened, launch
 
+        self.took = 0.0  # seconds
+
     def __call__(self) -> None:
         self._opened.make_room(None)
+        start = time.perf_counter()
         self._launch.run()
+        self.took = time.perf_counter() - start
 
     def rest(self) -> None:
         """The device is not asked for a while."""
@@ -65,6 +69,7 @@ class ResidentCall:
         self._client: int | None = None
         self._served: tuple[Place, int, int] | None = None
         self._own: int | None = resident.add(line, task, done=self._line.asked)
+        self.took = 0.0  # seconds of the last run, without waking the kernel
 
     def serve(self, line: Place, stamp: int, owner: int) -> None:
         """The client's own line as well. stamp, owner: what it looks at to know that the line is its own."""
@@ -82,9 +87,11 @@ class ResidentCall:
 
     def __call__(self) -> None:
         try:
-            self._opened.make_room(self._resident)
+            self._wake()
+            start = time.perf_counter()
             if self._client is None or not self._serve_client(self._client):
                 self._run_own()
+            self.took = time.perf_counter() - start
         except KernelFailed:
             if self._resident.lost:
                 self._lost(self._resident.lost)
@@ -92,8 +99,13 @@ class ResidentCall:
 
     def run_own(self) -> None:
         """On our line, whatever stands in the client's."""
-        self._opened.make_room(self._resident)
+        self._wake()
         self._run_own()
+
+    def _wake(self) -> None:
+        self._opened.make_room(self._resident)
+        if self._resident.parked:
+            self._resident.wake()
 
     def _serve_client(self, number: int) -> bool:
         """Serves the request that stands in the client's line; False: none stands there, or it went away."""
@@ -101,11 +113,12 @@ class ResidentCall:
         done = int(ledger[number])
         if int(self._words[_ASKED]) == done:
             return False
-        self._resident.wake()
         patience = Patience(_SERVED_WITHIN)
         while int(ledger[number]) == done:
             if int(self._words[_ASKED]) == done:
                 return False  # its client took it back
+            if self._resident.parked:
+                self._resident.wake()
             if patience.is_over():
                 self._resident.check()
                 return int(ledger[number]) != done
@@ -162,7 +175,7 @@ class Judged:
         self, call: LaunchCall | ResidentCall, slot: _core.WorkerSlot, limit_us: float, on_rest: Callable[[], None]
     ) -> None:
         self._call, self._slot, self._limit_s, self._on_rest = call, slot, limit_us / 1e6, on_rest
-        self._average = 0.0
+        self._average = self._limit_s / 2
         self._until = 0.0
         self._rest = _FIRST_REST
 
@@ -173,14 +186,14 @@ class Judged:
             return
         if self._until:
             self._until = 0.0
-            self._average = 0.0
+            self._average = self._limit_s / 2
             self._call.resume()
             self._slot.path = self._call.path
         self._call()
-        took = time.monotonic() - start
-        self._average = took if self._average == 0.0 else (self._average * 3 + took) / 4
+        # One bad run is not enough, however bad: two in a row are.
+        self._average = (self._average * 3 + min(self._call.took, 2 * self._limit_s)) / 4
         if self._average > self._limit_s:
-            self._give_way(start + took)
+            self._give_way(time.monotonic())
         elif self._average < self._limit_s / 2:
             self._rest = _FIRST_REST
 
