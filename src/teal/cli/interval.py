@@ -10,7 +10,7 @@ teal.host.records, with the rates of the interval, and histograms of the interva
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from teal.host import callers

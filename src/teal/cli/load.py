@@ -85,7 +85,9 @@ def _draw(info: ModelInfo) -> None:
     where = "" if info.pool == "default" else f", pool {info.pool}"
     weight = f", {draw.size(info.bytes)}" if info.bytes else ""
     on = f" on {info.device}, path {info.path}" if info.device else ""
-    console.print(f"{info.name} version {info.version}: {kind}{on}{weight}{where}, loaded in {draw.lasted(info.seconds)}")
+    console.print(
+        f"{info.name} version {info.version}: {kind}{on}{weight}{where}, loaded in {draw.lasted(info.seconds)}"
+    )
     for word, specs in (("in", info.inputs), ("out", info.outputs)):
         for spec in specs:
             console.print(f"  {word:3}  {draw.tensor(spec)}")

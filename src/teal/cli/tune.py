@@ -55,16 +55,18 @@ def command(
     kept = None if dry_run else cost.write(opened, task_of(load.name), costs)
     breakeven = {path: costs.breakeven(path) for path in ("pl", "apk")}
     if as_json:
-        draw.emit({"load": load.name, "device": opened, "us": costs.table, "breakeven": breakeven, "file": kept and str(kept)})
+        draw.emit(
+            {"load": load.name, "device": opened, "us": costs.table, "breakeven": breakeven, "file": kept and str(kept)}
+        )
         return
     table = draw.table(("batch", *PATHS, "best"), right=("batch", *PATHS))
     for batch, row in costs.table.items():
         cells = [draw.micros(row[path]) if path in row else "-" for path in PATHS]
         draw.row(table, f"{batch}", *cells, costs.best(batch) or "-")
     draw.console().print(table)
-    for path, batch in breakeven.items():
-        said = "never at these batches" if batch is None else f"from batch {batch}"
-        click.echo(f"{load.name} on {opened}: {path} is not dearer than the CPU {said}")
+    for path, first in breakeven.items():
+        said = "at none of these batches" if first is None else f"from batch {first}"
+        click.echo(f"{load.name} on {opened}: {path} costs no more than the CPU {said}")
     click.echo("nothing was kept" if kept is None else f"kept in {kept}")
 
 

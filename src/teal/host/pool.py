@@ -182,7 +182,9 @@ class Pool:
     def _lost_device(self, version: Version, why: str) -> None:
         now = asyncio.get_running_loop().time()
         version.losses.append(now)
-        log.warning("pool %s: %s on %s: resident kernel is lost: %s", self.name, version.name, version.order.device, why)
+        log.warning(
+            "pool %s: %s on %s: resident kernel is lost: %s", self.name, version.name, version.order.device, why
+        )
         recent = [at for at in version.losses if now - at < _LOSSES_WITHIN]
         if len(recent) >= _MOST_LOSSES and version.order.path != "cpu":
             version.order.path = "cpu"  # the very order that the worker's replacement is given

@@ -154,9 +154,8 @@ class Control:
     def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if fd is None:
             raise InvalidArgument("a systems load needs its file", path="$.source")
-        if order.device is not None:
-            if self._make_device(order, order.device, fd, report):
-                return
+        if order.device is not None and self._make_device(order, order.device, fd, report):
+            return
         try:
             load = self._worker.set_systems(order.line, order.generation, fd)
         except InvalidArgument as error:
@@ -189,7 +188,9 @@ class Control:
 
     def _lost(self, order: wire.LoadKernel, why: str) -> None:
         """Nothing ends a device kernel from outside: the process that holds the device goes."""
-        print(f"teal worker: {order.name} on {order.device}: resident kernel is lost: {why}", file=sys.stderr, flush=True)
+        print(
+            f"teal worker: {order.name} on {order.device}: resident kernel is lost: {why}", file=sys.stderr, flush=True
+        )
         self._tell(wire.Lost(order.line, order.generation, why))
         os._exit(DEVICE_LOST)
 

@@ -101,7 +101,9 @@ def machine() -> str:
     name = platform.machine()
     with contextlib.suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        name = next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), name)
+        name = next(
+            (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), name
+        )
     return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
