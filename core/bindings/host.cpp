@@ -36,6 +36,10 @@ nb::dict version_dict(const Pool& pool, std::uint32_t index) {
     d["bytes_copied"] = v.bytes_copied.load(std::memory_order_relaxed);
     d["bindings"] = v.bindings.load(std::memory_order_relaxed);
     d["in_flight"] = v.in_flight;
+    d["cpu"] = v.paths[0].load(std::memory_order_relaxed);
+    d["apk"] = v.paths[1].load(std::memory_order_relaxed);
+    d["pl"] = v.paths[2].load(std::memory_order_relaxed);
+    d["fallbacks"] = v.fallbacks.load(std::memory_order_relaxed);
     static constexpr const char* names[stage_count] = {"queue", "run", "copy"};
     nb::dict stages;
     for (std::size_t i = 0; i < stage_count; ++i) stages[names[i]] = histogram_list(pool.memory().histograms[index].stages[i]);

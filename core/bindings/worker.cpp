@@ -22,13 +22,75 @@
 namespace teal {
 namespace {
 
+// A region as a kernel sees it that makes it known to a device: address, size, and the pages while this lives.
+struct WorkerRegion {
+    std::shared_ptr<Region> region;
+    std::uint32_t session = 0;
+    std::int64_t id = 0;  // of a tensor region; -1: the session's own
+};
+
+// All pages of a sealed file, read-only, as a buffer of whole pages: what lies behind its end in the last one is zero.
+struct SealedPages {
+    systems::Mapping mapping;
+    explicit SealedPages(int fd) : mapping(fd) {}
+};
+
 // What a Python kernel is given to bind to. Tensors hold the pages they lie in; views of inputs are read-only.
 struct WorkerSlot {
     nb::list inputs;
     nb::list outputs;   // None where the shape is not known before the run, or the output is not wanted
     nb::list wanted;    // bool for each output
     Run* run = nullptr; // while it runs
+    // Of a device model.
+    SlotPlace place;
+    Descriptor descriptor;
+    std::vector<std::shared_ptr<Region>> owners;
+    std::unique_ptr<Binding> native;  // the same kernel on the CPU
+    Path path = Path::none;           // of the next run
+    bool fallback = false;
+    nb::object at_end;                // called once, before the tensors' memory may go to anybody else
+
+    bool run_native() {
+        Run alone;
+        if (run == nullptr) alone.descriptor = &descriptor;
+        return native->run(run != nullptr ? *run : alone);
+    }
 };
+
+const char* const path_names[] = {"none", "cpu", "apk", "pl"};
+
+Path path_of(const std::string& name) {
+    for (std::size_t i = 1; i < std::size(path_names); ++i)
+        if (name == path_names[i]) return static_cast<Path>(i);
+    throw Error(Code::invalid_argument, "path '" + name + "', expected cpu, apk or pl");
+}
+
+nb::object region_object(std::shared_ptr<Region> region, std::uint32_t session, std::int64_t id) {
+    return nb::cast(new WorkerRegion{std::move(region), session, id}, nb::rv_policy::take_ownership);
+}
+
+// (region, offset, bytes) of a tensor.
+nb::object tensor_place(const WorkerSlot& s, const std::vector<TensorDesc>& list, std::size_t index) {
+    if (index >= list.size()) throw Error(Code::invalid_argument, "tensor index out of range");
+    const TensorDesc& tensor = list[index];
+    if ((tensor.flags & (tensor_absent | tensor_unplanned)) != 0) return nb::none();
+    return nb::make_tuple(region_object(s.owners[tensor.region], s.place.session, tensor.region), tensor.offset, tensor.nbytes);
+}
+
+int region_buffer(PyObject* self, Py_buffer* view, int flags) {
+    const WorkerRegion& r = *nb::inst_ptr<WorkerRegion>(nb::handle(self));
+    return PyBuffer_FillInfo(view, self, r.region->base(), static_cast<Py_ssize_t>(r.region->size()), 0, flags);
+}
+
+int sealed_buffer(PyObject* self, Py_buffer* view, int flags) {
+    const SealedPages& s = *nb::inst_ptr<SealedPages>(nb::handle(self));
+    const auto bytes = s.mapping.bytes();
+    const std::size_t whole = (bytes.size() + page_bytes - 1) / page_bytes * page_bytes;
+    return PyBuffer_FillInfo(view, self, const_cast<std::byte*>(bytes.data()), static_cast<Py_ssize_t>(whole), 1, flags);
+}
+
+PyType_Slot region_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(region_buffer)}, {0, nullptr}};
+PyType_Slot sealed_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(sealed_buffer)}, {0, nullptr}};
 
 // str(object) as UTF-8. Kernels raise what they like: text that is no valid UTF-8, or whose __str__ raises again.
 std::string text_of(nb::handle object) {
@@ -56,18 +118,30 @@ public:
 
     ~PythonBinding() override {
         const nb::gil_scoped_acquire gil;
+        if (worker_slot_->at_end.is_valid()) {
+            const nb::object at_end = std::move(worker_slot_->at_end);
+            worker_slot_->at_end = nb::object();
+            PyObject* result = PyObject_CallNoArgs(at_end.ptr());
+            if (result == nullptr) PyErr_WriteUnraisable(at_end.ptr());
+            Py_XDECREF(result);
+        }
         callable_.reset();
         slot_.reset();
         spill_.reset();
     }
 
     bool run(Run& run) noexcept override {
+        path = worker_slot_->path;
+        run.fallback = std::exchange(worker_slot_->fallback, false);
+        if (callable_.is_none()) return worker_slot_->native->run(run);
         const nb::gil_scoped_acquire gil;
         worker_slot_->run = &run;
         run.started = ticks();
         PyObject* result = PyObject_CallNoArgs(callable_.ptr());
         if (result == Py_None) run.done();  // before the GIL is given back
         worker_slot_->run = nullptr;
+        path = worker_slot_->path;
+        run.fallback = run.fallback || std::exchange(worker_slot_->fallback, false);
         if (result == nullptr) {
             run.message = failure();
             return false;
@@ -175,7 +249,9 @@ private:
 
 class PythonKernel final : public Kernel {
 public:
-    PythonKernel(nb::object kernel, nb::object spill) : kernel_(std::move(kernel)), spill_(std::move(spill)) {}
+    // `native`: the same on the CPU, for slots to which bind() gives None and kernels that ask for it.
+    PythonKernel(nb::object kernel, nb::object spill, std::shared_ptr<Kernel> native = nullptr)
+        : kernel_(std::move(kernel)), spill_(std::move(spill)), native_(std::move(native)) {}
 
     ~PythonKernel() override {
         const nb::gil_scoped_acquire gil;
@@ -195,7 +271,20 @@ public:
                 slot->outputs.append((tensor.flags & (tensor_absent | tensor_unplanned)) != 0 ? nb::none() : tensor_of(run, tensor, false));
                 slot->wanted.append((tensor.flags & tensor_absent) == 0);
             }
+            if (native_) {
+                slot->native = native_->bind(run, error);
+                if (!slot->native) return nullptr;
+                slot->place = *run.place;
+                slot->descriptor = *run.descriptor;
+                slot->owners = *run.owners;
+                slot->path = Path::cpu;
+            }
             nb::object callable = kernel_.attr("bind")(object);
+            slot->owners.clear();  // only what the kernel took of them stays
+            if (callable.is_none() && !slot->native) {
+                error = "bind() returned None, expected a callable";
+                return nullptr;
+            }
             return std::make_unique<PythonBinding>(std::move(callable), std::move(object), spill_);
         } catch (nb::python_error& raised) {
             error = text_of(raised.value());
@@ -213,6 +302,7 @@ private:
 
     nb::object kernel_;
     nb::object spill_;
+    std::shared_ptr<Kernel> native_;
 };
 
 std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index) { return std::make_shared<Worker>(Pool::attach(pool_fd), index); }
@@ -220,6 +310,11 @@ std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index) { return s
 }  // namespace
 
 void bind_worker(nb::module_& m) {
+    nb::class_<WorkerRegion>(m, "WorkerRegion", nb::type_slots(region_slots), "A region of a client, as a buffer over all of it.")
+        .def_ro("session", &WorkerRegion::session)
+        .def_ro("id", &WorkerRegion::id, "-1: the session's own.");
+    nb::class_<SealedPages>(m, "SealedPages", nb::type_slots(sealed_slots), "The whole pages of a sealed file, read-only, as a buffer.")
+        .def(nb::init<int>(), nb::arg("fd"));
     nb::class_<WorkerSlot>(m, "WorkerSlot", "The tensors of one slot, as a kernel sees them.")
         .def_ro("inputs", &WorkerSlot::inputs, nb::sig("def inputs(self) -> list[Tensor | None]"))
         .def_ro("outputs", &WorkerSlot::outputs, nb::sig("def outputs(self) -> list[Tensor | None]"))
@@ -233,7 +328,26 @@ void bind_worker(nb::module_& m) {
             if (s.run == nullptr) return;
             ++s.run->copies_out;
             s.run->bytes_out += bytes;
-        }, nb::arg("nbytes"));
+        }, nb::arg("nbytes"))
+        .def_prop_ro("session", [](const WorkerSlot& s) { return s.place.session; })
+        .def_prop_ro("session_region", [](const WorkerSlot& s) { return region_object(s.place.region, s.place.session, -1); },
+                     nb::sig("def session_region(self) -> WorkerRegion"))
+        .def_prop_ro("line", [](const WorkerSlot& s) { return s.place.line; }, "Offset of the slot's device line in the session's region.")
+        .def_prop_ro("stamp", [](const WorkerSlot& s) { return s.place.stamp; })
+        .def_prop_ro("owner", [](const WorkerSlot& s) { return s.place.owner; })
+        .def_prop_ro("current", [](const WorkerSlot& s) { return s.place.current; },
+                     "New requests of this slot go to the version that is being bound; else its device line must not be served.")
+        .def("input_place", [](const WorkerSlot& s, std::size_t index) { return tensor_place(s, s.descriptor.inputs, index); }, nb::arg("index"),
+             nb::sig("def input_place(self, index: int) -> tuple[WorkerRegion, int, int] | None"), "Region, offset and bytes.")
+        .def("output_place", [](const WorkerSlot& s, std::size_t index) { return tensor_place(s, s.descriptor.outputs, index); }, nb::arg("index"),
+             nb::sig("def output_place(self, index: int) -> tuple[WorkerRegion, int, int] | None"))
+        .def("run_native", &WorkerSlot::run_native, nb::call_guard<nb::gil_scoped_release>(), "The same on the CPU. False: it failed.")
+        .def_prop_rw("path", [](const WorkerSlot& s) { return path_names[static_cast<std::size_t>(s.path)]; },
+                     [](WorkerSlot& s, const std::string& name) { s.path = path_of(name); }, "Where the next run takes place: cpu, apk or pl.")
+        .def_rw("fallback", &WorkerSlot::fallback, "Set when the slot goes to another path than was asked for: the next run counts it.")
+        .def("at_end", [](WorkerSlot& s, nb::object callback) { s.at_end = std::move(callback); }, nb::arg("callback"),
+             nb::sig("def at_end(self, callback: typing.Callable[[], None]) -> None"),
+             "To be called once, before the memory of the tensors may go to anybody else.");
     nb::class_<Worker>(m, "Worker", "The loop that runs kernels.")
         .def(nb::new_(&make_worker), nb::arg("pool_fd"), nb::arg("index"))
         .def("add_session", &Worker::add_session, nb::arg("fd"), nb::arg("index"), nb::arg("epoch"), nb::arg("slots"),
@@ -256,7 +370,13 @@ void bind_worker(nb::module_& m) {
             w.set_kernel(line, generation, std::move(kernel));
             return load;
         }, nb::arg("line"), nb::arg("generation"), nb::arg("fd"), "Name of the load that the sealed file holds. Raises InvalidArgument.")
+        .def("set_device", [](Worker& w, std::uint32_t line, std::uint32_t generation, int fd, nb::object kernel, nb::object spill) {
+            auto native = std::make_shared<systems::SystemsKernel>(fd, isa());
+            w.set_kernel(line, generation, std::make_shared<PythonKernel>(std::move(kernel), std::move(spill), std::move(native)));
+        }, nb::arg("line"), nb::arg("generation"), nb::arg("fd"), nb::arg("kernel"), nb::arg("spill"),
+             "A systems load whose bindings may run on a device: kernel.bind(slot) returns a callable, or None for the CPU.")
         .def("drop_kernel", &Worker::drop_kernel, nb::arg("line"), nb::arg("generation"))
+        .def("unbind", &Worker::unbind, nb::arg("line"), nb::arg("generation"))
         .def("on_dropped", [](Worker& w, nb::object callback) {
             auto held = std::shared_ptr<nb::object>(new nb::object(std::move(callback)), [](nb::object* object) {
                 const nb::gil_scoped_acquire gil;

@@ -38,7 +38,8 @@ struct alignas(64) ReplyLine {  // written by the resident kernel; by the worker
     // Lines of a session's slots; written by the worker before the kernel is told of the line.
     std::atomic<std::uint32_t> stamp;       // of the descriptor block whose tensors the directory has
     std::atomic<std::uint32_t> owner;       // worker + 1, or 0
-    std::uint8_t reserved[40];
+    std::atomic<std::uint32_t> limit_ns;    // a client whose calls take longer asks by the ring, where the worker judges; 0: none
+    std::uint8_t reserved[36];
 };
 
 struct DeviceLine {
@@ -46,7 +47,7 @@ struct DeviceLine {
     ReplyLine reply;
 };
 static_assert(sizeof(RequestLine) == 64 && sizeof(ReplyLine) == 64 && sizeof(DeviceLine) == 128);
-static_assert(offsetof(ReplyLine, epoch) == 12);
+static_assert(offsetof(ReplyLine, epoch) == 12 && offsetof(ReplyLine, limit_ns) == 24);
 
 inline constexpr std::uint32_t directory_magic = 0x52445454;  // "TTDR"
 inline constexpr std::uint32_t directory_layout = 1;
@@ -109,6 +110,7 @@ enum class Answer : std::uint32_t {
 [[nodiscard]] inline bool settled(const DeviceLine& line, std::uint32_t generation) noexcept {
     // SYNC: acquire pairs with the kernel's release of reply.generation: it is done with the tensors.
     return line.reply.generation.load(std::memory_order_acquire) == generation ||
+           line.reply.owner.load(std::memory_order_acquire) == 0 ||  // taken from the kernel, with nobody to ask again
            line.reply.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(LineState::lost);
 }
 

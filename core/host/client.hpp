@@ -88,7 +88,7 @@ public:
     ClientStages* stages_of(std::uint32_t model) noexcept;
     // The request has ended and its caller knows.
     static void saw_end(const ClientSlot& slot, ClientStages& stages) noexcept;
-    static void saw_direct_end(const ClientSlot& slot, ClientStages& stages) noexcept;
+    static void saw_direct_end(ClientSlot& slot, ClientStages& stages) noexcept;
 
     [[nodiscard]] bool peer_gone() const noexcept;
     void close() noexcept;

@@ -15,6 +15,12 @@ bool ClientSession::submit_direct(ClientSlot& slot) {
     // What the completion word says has to stay true of the call that comes.
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
     if (!slot.submitted || !has_ended(word, slot.generation) || state_of(word) != State::done) return false;
+    // Slower than the worker thinks right, and not once: the ring this time, so that the worker sees it too.
+    const std::uint32_t limit = reply.limit_ns.load(std::memory_order_relaxed);
+    if (limit != 0 && slot.direct_ns > limit) {
+        slot.direct_ns = 0;
+        return false;
+    }
     if (closed()) throw Error(Code::closed, "the connection to the host is closed");
     if (!quiescent(slot)) throw Error(Code::busy, "this slot's previous request is still out; wait for it, or use another slot");
     slot.direct = true;
@@ -38,11 +44,14 @@ Answer ClientSession::wait_direct(ClientSlot& slot, std::uint64_t ns, std::uint6
     return answer;
 }
 
-void ClientSession::saw_direct_end(const ClientSlot& slot, ClientStages& stages) noexcept {
+void ClientSession::saw_direct_end(ClientSlot& slot, ClientStages& stages) noexcept {
     const std::uint64_t now = ticks();
     stages.requests.fetch_add(1, std::memory_order_relaxed);
     stages.direct.fetch_add(1, std::memory_order_relaxed);
-    if (now > slot.submitted_ticks) stages.total.add(static_cast<std::uint64_t>(ticks_to_ns(now - slot.submitted_ticks)));
+    if (now <= slot.submitted_ticks) return;
+    const auto took = static_cast<std::uint64_t>(ticks_to_ns(now - slot.submitted_ticks));
+    stages.total.add(took);
+    slot.direct_ns += (took >> 3) - (slot.direct_ns >> 3);
 }
 
 }  // namespace teal

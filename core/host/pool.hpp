@@ -113,7 +113,8 @@ struct alignas(64) VersionLine {
     std::atomic<std::uint64_t> copies_out;
     std::atomic<std::uint64_t> bytes_copied;
     std::atomic<std::uint64_t> bindings;
-    std::uint8_t pad[32];
+    std::atomic<std::uint64_t> paths[3];     // of a device model: runs on the cpu, by a resident kernel, by a launch
+    std::atomic<std::uint64_t> fallbacks;    // slots that went to another path than was asked for
 };
 static_assert(sizeof(VersionLine) == 128);
 

@@ -68,6 +68,7 @@ struct ClientSlot {
     DeviceLine* device = nullptr;
     bool direct = false;                 // its last request went to a resident device kernel, and may not have ended
     std::uint32_t device_generation = 0; // of that
+    std::uint64_t direct_ns = 0;         // moving average of what those took
     // What its last request waits for: their lines may not be about anything else before it has ended.
     std::vector<std::shared_ptr<ClientSlot>> awaited;
     // Held by every view of an output besides the loan: use_count() == 1 means that nobody looks at them.

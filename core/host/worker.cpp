@@ -126,14 +126,25 @@ void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, st
 void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
     post([=](Worker& w) {
         if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
-            for (auto& session : w.sessions_)
-                if (session)
-                    for (Slot& slot : session->slots)
-                        if (slot.version_line == version_line) slot = Slot{};
+            w.drop_bindings(version_line);
             w.kernels_[version_line] = {};
         }
         if (w.on_dropped) w.on_dropped("kernel", version_line, generation);
     });
+}
+
+void Worker::unbind(std::uint32_t version_line, std::uint32_t generation) {
+    post([=](Worker& w) {
+        if (version_line < max_versions && w.kernels_[version_line].generation == generation) w.drop_bindings(version_line);
+        if (w.on_dropped) w.on_dropped("bindings", version_line, generation);
+    });
+}
+
+void Worker::drop_bindings(std::uint32_t version_line) {
+    for (auto& session : sessions_)
+        if (session)
+            for (Slot& slot : session->slots)
+                if (slot.version_line == version_line) slot = Slot{};
 }
 
 void Worker::list_live() {
@@ -313,7 +324,13 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
     ending.reason = Reason::invalid;
     if (!read_descriptor(map.views, entry.region, offset, slot.descriptor, run.message)) return;
     run.descriptor = &slot.descriptor;
+    const VersionLine& version = pool_->memory().versions[record.version_line];
+    const std::uint32_t current = pool_->memory().models[version.model].current.load(std::memory_order_acquire);
+    const SlotPlace place{map.session, record.session, entry.stamp, index_ + 1, map.layout.devices + std::uint64_t{entry.slot} * sizeof(DeviceLine),
+                          entry.version != 0 || current == record.version_line + 1};
+    run.place = &place;
     slot.binding = loaded.kernel->bind(run, run.message);
+    run.place = nullptr;
     if (!slot.binding) return;
     slot.stamp = entry.stamp;
     slot.region = entry.region;
@@ -396,6 +413,7 @@ void Worker::execute(std::uint32_t index) {
         run.answer_context = &answer;
         run.answer = [](Run& r) { return static_cast<EarlyEnd*>(r.answer_context)->give(r); };
         const bool ok = slot->binding->run(run);
+        run.path = slot->binding->path;
         if (ok && !run.handed_over && !run.answered) run.done();
         if (!run.answered) {
             ending.started = run.started;
@@ -459,6 +477,8 @@ void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const 
     if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
     if (run.copies_out > 0) version.copies_out.fetch_add(run.copies_out, std::memory_order_relaxed);
     if (run.bytes_in + run.bytes_out > 0) version.bytes_copied.fetch_add(run.bytes_in + run.bytes_out, std::memory_order_relaxed);
+    if (run.path != Path::none) version.paths[static_cast<std::size_t>(run.path) - 1].fetch_add(1, std::memory_order_relaxed);
+    if (run.fallback) version.fallbacks.fetch_add(1, std::memory_order_relaxed);
     if (ending.started == 0) return;
     Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };

@@ -37,6 +37,8 @@ public:
     void drop_session(std::uint32_t session, std::uint32_t epoch);
     void set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel);
     void drop_kernel(std::uint32_t version_line, std::uint32_t generation);
+    // Bindings of a version go; each slot that calls it again gets a new one. What is told as dropped: "bindings".
+    void unbind(std::uint32_t version_line, std::uint32_t generation);
     void quit();
 
     // The worker's thread: until quit().
@@ -69,6 +71,7 @@ private:
     void post_session(std::shared_ptr<SessionMap> map);
     void apply_inbox();
     void list_live();
+    void drop_bindings(std::uint32_t version_line);
     void forget_session(std::uint32_t session, std::uint32_t epoch);
     std::uint32_t take();
     void wait();

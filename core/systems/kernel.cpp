@@ -86,6 +86,7 @@ std::unique_ptr<Binding> SystemsKernel::bind(const Run& run, std::string& error)
         if (i == 0) binding->scores = run.address(output);
         else binding->verdict = reinterpret_cast<std::int32_t*>(run.address(output));
     }
+    binding->path = Path::cpu;
     binding->network = network_.get();
     binding->x = run.address(d.inputs[0]);
     binding->batch = static_cast<std::uint64_t>(batch);

@@ -480,6 +480,21 @@ KERNEL_NATIVE: int = 4
 
 MAX_WORKERS: int = 64
 
+class WorkerRegion:
+    """A region of a client, as a buffer over all of it."""
+
+    @property
+    def session(self) -> int: ...
+
+    @property
+    def id(self) -> int:
+        """-1: the session's own."""
+
+class SealedPages:
+    """The whole pages of a sealed file, read-only, as a buffer."""
+
+    def __init__(self, fd: int) -> None: ...
+
 class WorkerSlot:
     """The tensors of one slot, as a kernel sees them."""
 
@@ -496,6 +511,57 @@ class WorkerSlot:
         """A kernel that had to copy an input says so here."""
 
     def count_copy_out(self, nbytes: int) -> None: ...
+
+    @property
+    def session(self) -> int: ...
+
+    @property
+    def session_region(self) -> WorkerRegion: ...
+
+    @property
+    def line(self) -> int:
+        """Offset of the slot's device line in the session's region."""
+
+    @property
+    def stamp(self) -> int: ...
+
+    @property
+    def owner(self) -> int: ...
+
+    @property
+    def current(self) -> bool:
+        """
+        New requests of this slot go to the version that is being bound; else its device line must not be served.
+        """
+
+    def input_place(self, index: int) -> tuple[WorkerRegion, int, int] | None:
+        """Region, offset and bytes."""
+
+    def output_place(self, index: int) -> tuple[WorkerRegion, int, int] | None: ...
+
+    def run_native(self) -> bool:
+        """The same on the CPU. False: it failed."""
+
+    @property
+    def path(self) -> str:
+        """Where the next run takes place: cpu, apk or pl."""
+
+    @path.setter
+    def path(self, arg: str, /) -> None: ...
+
+    @property
+    def fallback(self) -> bool:
+        """
+        Set when the slot goes to another path than was asked for: the next run counts it.
+        """
+
+    @fallback.setter
+    def fallback(self, arg: bool, /) -> None: ...
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """
+        To be called once, before the memory of the tensors may go to anybody else.
+        """
 
 class Worker:
     """The loop that runs kernels."""
@@ -519,7 +585,14 @@ class Worker:
     def set_systems(self, line: int, generation: int, fd: int) -> str:
         """Name of the load that the sealed file holds. Raises InvalidArgument."""
 
+    def set_device(self, line: int, generation: int, fd: int, kernel: object, spill: object) -> None:
+        """
+        A systems load whose bindings may run on a device: kernel.bind(slot) returns a callable, or None for the CPU.
+        """
+
     def drop_kernel(self, line: int, generation: int) -> None: ...
+
+    def unbind(self, line: int, generation: int) -> None: ...
 
     def on_dropped(self, callback: Callable[[str, int, int], None]) -> None: ...
 

@@ -19,6 +19,7 @@ _COMMANDS = {
     "infer": "infer",
     "stat": "stat",
     "stop": "stop",
+    "tune": "tune",
     "doctor": "doctor",
     "bench": "bench",
     "demo": "demo",

@@ -23,6 +23,7 @@ from teal.host.records import (
     WorkerStatistics,
     filled,
     merged,
+    paths_of,
     place,
 )
 
@@ -119,11 +120,24 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
             continue
         old = _earlier(earlier.get(_version_key(m)), numbers)
         rate = (numbers["requests"] - old["requests"]) / elapsed
+        if m["current"]:
+            rate += _direct_since(before, after, m) / elapsed
         stages = _stages(old, numbers)
         if m["current"]:
             numbers, stages = _with_callers(before, after, m, old, numbers)
-        made.append(filled(Version, {**numbers, **m}, requests_per_s=rate, stages=stages))
+        direct = numbers.get("direct", 0)
+        batches = {int(batch): path for batch, path in m["batches"].items()}
+        found = {**numbers, **m, "requests": numbers["requests"] + direct}
+        more = {"paths": paths_of(numbers, direct), "batches": batches, "stages": stages}
+        made.append(filled(Version, found, requests_per_s=rate, **more))
     return tuple(made)
+
+
+def _direct_since(before: Raw | None, after: Raw, model: Raw) -> int:
+    """Calls of resident device kernels without a worker, over all versions of the name."""
+    key = place(model["pool"], model["index"])
+    now, then = (((look or {}).get("callers", {}).get(key) or {}).get("direct", 0) for look in (after, before))
+    return max(0, int(now) - int(then))
 
 
 def _with_callers(
@@ -134,6 +148,7 @@ def _with_callers(
     seen = after["callers"].get(key) or callers.summed([])
     then = ({} if before is None else before["callers"].get(key)) or {}
     numbers = dict(new)
+    numbers["direct"] = seen["direct"]
     numbers["copies_in"] += seen["copies_in"]
     numbers["bytes_copied"] += seen["bytes_in"]
     grown = {stage: added(then.get(stage, ()), seen[stage]) for stage in callers.STAGES}

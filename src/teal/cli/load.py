@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @click.option("--kernel", metavar="KIND", help="onnx, systems, function or builtin [default: as the source is written]")
 @click.option("--idempotent/--no-idempotent", default=None, help="May run again if a worker dies [default: if pure]")
 @click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
+@click.option("--device", metavar="NAME", help="Device of a systems load: opencl, opencl:pocl, cuda … [default: none]")
+@click.option("--path", type=click.Choice(["auto", "apk", "pl", "cpu"]), help="How the device runs it [default: auto]")
 @click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
               help="How long it may take.")  # fmt: skip
 @options.host_option
@@ -35,6 +37,8 @@ def command(
     kernel: str | None,
     idempotent: bool | None,
     engine: tuple[str, ...],
+    device: str | None,
+    path: str | None,
     timeout: float,
     host: str | None,
     as_json: bool,
@@ -48,6 +52,7 @@ def command(
     Examples:
       teal load minilm model.onnx
       teal load minilm model.onnx --threads 1 --option session.intra_op.allow_spinning=0
+      teal load mllb mllb.safetensors --device opencl --path apk
       teal load echo builtin:identity --pool fast --json
     """
     settings = options.pairs(engine, "--option")
@@ -65,6 +70,8 @@ def command(
             threads=threads,
             options=settings,
             timeout=timeout,
+            device=device,
+            path=path,
         ).info
     if as_json:
         draw.emit(asdict(info))
@@ -77,7 +84,10 @@ def _draw(info: ModelInfo) -> None:
     kind = info.kernel if info.kernel in ("onnx", "systems") else draw.printable(f"{info.kernel} {info.source}")
     where = "" if info.pool == "default" else f", pool {info.pool}"
     weight = f", {draw.size(info.bytes)}" if info.bytes else ""
-    console.print(f"{info.name} version {info.version}: {kind}{weight}{where}, loaded in {draw.lasted(info.seconds)}")
+    on = f" on {info.device}, path {info.path}" if info.device else ""
+    console.print(
+        f"{info.name} version {info.version}: {kind}{on}{weight}{where}, loaded in {draw.lasted(info.seconds)}"
+    )
     for word, specs in (("in", info.inputs), ("out", info.outputs)):
         for spec in specs:
             console.print(f"  {word:3}  {draw.tensor(spec)}")

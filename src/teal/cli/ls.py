@@ -34,6 +34,7 @@ def command(host: str | None, as_json: bool) -> None:
     for m in models:
         number = f"{m.version}{'*' if m.current else ' '}"
         kind = m.kernel if m.kernel in ("onnx", "systems") else draw.printable(f"{m.kernel} {m.source}")
+        kind += f" on {m.device}, {m.path}" if m.device else ""
         weight = draw.size(m.bytes) if m.bytes else "-"
         draw.row(table, m.name, number, kind, m.pool, weight, m.digest[:12] or "-", draw.signature(m))
     draw.console().print(table)

@@ -150,6 +150,9 @@ def _models(found: Interval) -> Table:
     table = draw.table(("model", *numbers, "stage", *_LATENCIES), right=(*numbers, *_LATENCIES))
     for m in found.models:
         name = m.name if len(found.pools) < 2 else f"{m.pool}/{m.name}"
+        if m.device:
+            taken = ", ".join(f"{path} {count:,}" for path, count in m.paths.items() if count)
+            name += f" on {m.device}, {m.path}" + (f" ({taken})" if taken else "")
         cells = [name, f"{m.version}{'*' if m.current else ' '}", draw.rate(m.requests_per_s), f"{m.in_flight}",
                  f"{m.failed + m.cancelled + m.expired:,}"]  # fmt: skip
         _stage_rows(

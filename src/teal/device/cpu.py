@@ -69,7 +69,7 @@ class CpuProgram:
         return CpuLaunch(self._kernel, task)
 
     def start(self, directory: Imported, regions: Sequence[Imported]) -> CpuEvent:
-        addresses = [address_of(each) for each in regions]
+        addresses = [0 if each is None else address_of(each) for each in regions]
         run = self._kernel.start(address_of(directory), addresses, self._device.cores)
         return CpuEvent(run, (directory, tuple(regions)))
 
@@ -80,6 +80,7 @@ class CpuDevice:
     def __init__(self, cores: set[int] | None = None) -> None:
         self.name, self.cores = "cpu", cores or set()
         self.capabilities = Capabilities(True, True, 1, "core", 1.0, "ns")
+        self.parts = 1 << 16  # threads of their own
         self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
         self._closed = False
 

@@ -215,7 +215,7 @@ class CudaProgram:
     def start(self, directory: Imported, regions: Sequence[Imported]) -> CudaEvent:
         device = self._device
         device.use()
-        pointers = [pointer_of(each) for each in regions]
+        pointers = [0 if each is None else pointer_of(each) for each in regions]
         arguments = Arguments(pointer_of(directory), *pointers, *[0] * (8 - len(pointers)))
         device.launch(self.function("teal_resident"), 1, arguments, device.resident_stream)
         return device.event(device.resident_stream, "resident kernel")
@@ -233,6 +233,7 @@ class CudaDevice:
         device = check(driver.cuDeviceGet(number), "cuDeviceGet")
         self._context = self._new_context(device)
         self._local = threading.local()
+        self.parts = 16  # blocks of one warp or more fit many times over; these are for resident kernels
         self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
         self._open: list[CudaImported] = []
         self._memory: list[int] = []

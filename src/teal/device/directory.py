@@ -62,7 +62,7 @@ class Directory:
         self._version, self._quit = words[2:3], words[3:4]
         self._seen, self._state = words[16:17], words[17:18]
         self.header["magic"], self.header["layout"] = MAGIC, LAYOUT_VERSION
-        self.regions: list[Imported] = []
+        self.regions: list[Imported | None] = []  # None: a number that is free again
         self._lines: dict[int, Place] = {}
 
     @property
@@ -103,10 +103,22 @@ class Directory:
         Raises QuotaExceeded when they do not fit into the kernel's 8.
         """
         new = list({id(each): each for each in wanted if self.number_of(each) is None}.values())
-        if len(self.regions) + len(new) > REGIONS:
-            raise QuotaExceeded(f"resident kernel: {len(self.regions) + len(new)} regions, expected at most {REGIONS}")
-        self.regions += new
+        used = sum(each is not None for each in self.regions)
+        if used + len(new) > REGIONS:
+            raise QuotaExceeded(f"resident kernel: {used + len(new)} regions, expected at most {REGIONS}")
+        for imported in new:
+            number = next((i for i, each in enumerate(self.regions) if each is None), None)
+            if number is None:
+                self.regions.append(imported)
+            else:
+                self.regions[number] = imported
         return bool(new)
+
+    def drop_region(self, imported: Imported) -> None:
+        """Frees the number of a region that no line uses; the kernel must not be there."""
+        number = self.number_of(imported)
+        if number is not None:
+            self.regions[number] = None
 
     def write(self, line: Place, task: Task, done: int) -> int:
         """Writes an entry and returns its number; the caller raises the version. `done`: generation served already.

@@ -13,6 +13,7 @@ import os
 import platform
 import time
 import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -190,7 +191,7 @@ class OpenClProgram:
     def start(self, directory: Imported, regions: Sequence[Imported]) -> OpenClEvent:
         device = self._device
         kernel = device.cl.Kernel(self._program, "teal_resident")
-        buffers = [buffer_of(each) for each in regions]
+        buffers = [None if each is None else buffer_of(each) for each in regions]
         kernel.set_args(buffer_of(directory), *buffers, *[None] * (8 - len(buffers)))
         event = device.cl.enqueue_nd_range_kernel(device.resident_queue(), kernel, (device.workers,), (device.workers,))
         device.flush_residents()
@@ -205,8 +206,9 @@ class OpenClDevice:
         self.name = f"opencl:{short_name(raw)}"
         self.is_cpu = bool(raw.type & self.cl.device_type.CPU)
         self.workers = 1 if self.is_cpu else min(GPU_WORKERS, int(raw.max_work_group_size))
+        self.parts = int(raw.max_compute_units)
         self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
-        self._open: list[OpenClImported] = []
+        self._open: weakref.WeakSet[OpenClImported] = weakref.WeakSet()  # an import that is forgotten frees its pages
         self._resident_queue: Any = None
         self._sharing = self.cl.mem_flags.USE_HOST_PTR
         before = thread_ids()
@@ -320,7 +322,7 @@ class OpenClDevice:
                 raise KernelFailed(f"{self.name}: the driver made a copy of the region; allow it with copies=True")
             imported.copied = True
             self._counts["copied_imports"] += 1
-        self._open.append(imported)
+        self._open.add(imported)
         return imported
 
     def _probe(self, imported: OpenClImported) -> None:
@@ -364,7 +366,7 @@ class OpenClDevice:
         return dict(self._counts)
 
     def close(self) -> None:
-        for imported in self._open:
+        for imported in list(self._open):
             imported.close()
         self._open.clear()
         self.context = self._resident_queue = None

@@ -143,6 +143,11 @@ class Device(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    @property
+    def parts(self) -> int:
+        """How many kernels of one group run at the same time: a resident kernel takes one part."""
+        ...
+
     def import_region(self, region: MappedRegion, *, copies: bool = False) -> Imported:
         """Makes a whole region known to the device, without a copy, and proves it.
 

@@ -40,6 +40,21 @@ def _leave_all() -> None:
             resident.close()
 
 
+class Patience:
+    """Time as this thread saw it pass: that a process was stopped for a while is not its kernel's fault."""
+
+    _STEP = 0.1  # seconds at most between two looks that count
+
+    def __init__(self, seconds: float) -> None:
+        self._left, self._last = seconds, time.monotonic()
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        self._left -= min(now - self._last, self._STEP)
+        self._last = now
+        return self._left <= 0
+
+
 class Resident:
     """Keeps one resident kernel of a program. One thread at a time may use it (it locks); lines are their clients'
     own."""
@@ -105,12 +120,19 @@ class Resident:
             line.imported.region.array(line.offset + REPLY_STATE, (1,), "u4")[0] = PARKED
             self.directory.drop(number)
 
+    def forget(self, imported: Imported) -> None:
+        """No line uses a region any more: the kernel leaves, and its number is free for another one."""
+        with self._lock:
+            if self._lost is None and self._imported is not None and self.directory.number_of(imported) is not None:
+                self._leave()
+                self.directory.drop_region(imported)
+
     def wake(self) -> None:
         """Returns when the kernel is there and looks at its lines. Raises KernelFailed when it does not come up."""
         with self._lock:
             self._check()
             self._counts["wakes"] += 1
-            until = time.monotonic() + self._answer_within
+            patience = Patience(self._answer_within)
             launched = False
             while True:
                 running = self._running()  # first: a kernel that has ended has said before that it came up
@@ -121,7 +143,7 @@ class Resident:
                 if not running:
                     self._launch()
                     launched = True
-                elif time.monotonic() > until:
+                elif patience.is_over():
                     self._lose(f"did not come up within {self._answer_within} s")
                 time.sleep(0)
 
@@ -222,17 +244,17 @@ class Resident:
 
     def _leave(self) -> None:
         self.directory.quit = True
-        until = time.monotonic() + self._answer_within
+        patience = Patience(self._answer_within)
         while self._running():
-            if time.monotonic() > until:
+            if patience.is_over():
                 self._lose(f"did not leave within {self._answer_within} s of being told to")
             time.sleep(0)
 
     def _settle(self, version: int) -> None:
         """Waits until the kernel works from this version of the entries, or has left."""
-        until = time.monotonic() + self._answer_within
+        patience = Patience(self._answer_within)
         while self.directory.version_seen != version and self._running():
-            if time.monotonic() > until:
+            if patience.is_over():
                 self._lose(f"did not react within {self._answer_within} s")
             time.sleep(0)
 

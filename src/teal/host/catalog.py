@@ -112,6 +112,11 @@ class Catalog:
             "digest": version.digest,
             "seconds": version.seconds,
             "uid": version.uid,
+            "device": version.order.device,
+            "path": version.order.path if version.order.device is not None else None,
+            "batches": version.batches,
+            "losses": len(version.losses),
+            "note": version.note,
             "threads": _threads_of(version),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
@@ -218,6 +223,7 @@ class Catalog:
 
     def _origin(self, load: wire.Load, datagram: wire.Datagram, owner: bool) -> Origin:
         if load.source is None:
+            _check_device(load, "onnx")
             if self._repository is None:
                 raise InvalidArgument(
                     "no source given, and this host has no model repository (teal serve --repository DIR)",
@@ -228,6 +234,7 @@ class Catalog:
             kind = files.FILE_KINDS[path.suffix]
             return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), number)
         kind = load.kernel or files.kernel_kind(load.source)
+        _check_device(load, kind)
         if kind == "builtin":
             name = load.source.removeprefix("builtin:")
             if name not in BUILTINS:
@@ -271,7 +278,10 @@ class Catalog:
             if file.fd is not None:
                 os.close(file.fd)
             raise
+        replaced = None if name.current is None else name.versions.get(name.current)
         self._publish(pool, name, version)
+        if replaced is not None:
+            await pool.unbind(replaced)
         return self.describe(load.name, version)
 
     def _check_may_change(self, name: str, versions: list[Version], user: User) -> None:
@@ -311,6 +321,9 @@ class Catalog:
             load.threads or pool.settings.threads,
             load.options,
             file.fd is not None,
+            load.device,
+            load.path or "auto",
+            load.idle_ns,
         )
         try:
             loaded = await pool.residence.load(order, file.fd, load.timeout, until)
@@ -341,6 +354,7 @@ class Catalog:
             seconds=loaded.seconds,
             uid=user.uid,
             idle_ns=load.idle_ns,
+            note=loaded.note,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
@@ -376,8 +390,19 @@ class Catalog:
                     name.current = max(name.versions, default=None)
                     if name.current is not None:
                         pool.sweeper.publish_version(name.versions[name.current].line, True)
+                        await pool.unbind(one)
             for one in doomed:
                 await pool.drop_version(one, force=unload.force)
+
+
+def _check_device(load: wire.Load, kind: str) -> None:
+    """Raises InvalidArgument."""
+    if load.path not in (None, "cpu", "apk", "pl", "auto"):
+        raise InvalidArgument(f"{load.path[:80]!r}, expected cpu, apk, pl or auto", path="$.path")
+    if load.device is None and load.path is not None:
+        raise InvalidArgument("a path is one of a device; give device= too", path="$.path")
+    if load.device is not None and kind != "systems":
+        raise InvalidArgument(f"a device runs systems loads (.safetensors), and this is {kind}", path="$.device")
 
 
 def _threads_of(version: Version) -> int:

@@ -182,6 +182,8 @@ class Host:
         pool: str | None = None,
         timeout: float = wire.LOAD_TIMEOUT,
         options: dict[str, str] | None = None,
+        device: str | None = None,
+        path: str | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
@@ -194,6 +196,9 @@ class Host:
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,
         and in one pool at a time. options: session options of the engine by name.
+        device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"); default:
+        the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch each), "cpu", or "auto" (default: by
+        batch; docs/devices.md).
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -210,6 +215,8 @@ class Host:
             None if idle is None else nanoseconds(idle, "$.idle"),
             timeout=argument.seconds(timeout, "$.timeout"),
             options=_engine_options(options),
+            device=argument.optional(device, str, "$.device", "the name of a device"),
+            path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
         )
         fds = _with_file(message)
         try:

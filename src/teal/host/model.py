@@ -28,7 +28,7 @@ from teal.host.homes import Homes
 from teal.host.inputs import Inputs, shapes_of
 from teal.host.outputs import Outputs
 from teal.host.receivers import Receivers
-from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged, place
+from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged, paths_of, place
 
 if TYPE_CHECKING:
     from teal.host.host import Host
@@ -106,8 +106,9 @@ class Model:
         if out is not None:
             out = self._receivers(out, arrays, inputs)
         slot = self._filled(arrays, inputs, out)
-        self._submit(slot, deadline, priority)
-        slot.wait(0)
+        if deadline is not None or priority != 0 or not slot.call_direct(0):  # else a resident device kernel did it
+            self._submit(slot, deadline, priority)
+            slot.wait(0)
         return self._ended(slot, out)
 
     def submit(
@@ -176,7 +177,7 @@ class Model:
         stages = numbers["stages"]
         seen = raw["callers"].get(place(mine[0]["pool"], self._index)) or callers.summed([])
         return ModelStatistics(
-            requests=numbers["requests"],
+            requests=numbers["requests"] + (seen["direct"] if mine[0]["device"] else 0),
             failed=numbers["failed"],
             cancelled=numbers["cancelled"],
             expired=numbers["expired"],
@@ -192,6 +193,13 @@ class Model:
                 "wake": Histogram.of(_pairs(seen["wake"])),
                 "total": Histogram.of(_pairs(seen["total"])),
             },
+            device=mine[0]["device"],
+            path=mine[0]["path"],
+            paths=paths_of(numbers, seen["direct"]),
+            batches={int(batch): path for batch, path in mine[0]["batches"].items()},
+            fallbacks=numbers["fallbacks"],
+            losses=mine[0]["losses"],
+            note=mine[0]["note"],
         )
 
     def unload(self) -> None:
@@ -348,6 +356,8 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "digest",
         "seconds",
         "uid",
+        "device",
+        "path",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

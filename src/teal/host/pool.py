@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from teal import _core
@@ -30,6 +30,8 @@ log = logging.getLogger("teal.host")
 _RESTART_DELAYS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 _MOST_REGIONS = 1024  # of one session at a time: each costs a descriptor here and a mapping in every worker
 _FIRST_REGIONS = 4
+_MOST_LOSSES, _LOSSES_WITHIN = 2, 60.0  # device kernels that a version may lose in so many seconds
+_MOST_BATCHES = 64
 _MOST_GRANTS = 1 << 20  # of one session ever: ids are not used again
 
 
@@ -53,6 +55,9 @@ class Version:
     seconds: float
     uid: int  # who loaded it
     idle_ns: int | None = None
+    note: str = ""  # what of the load could not be had
+    batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
+    losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
 
 
 class Pool:
@@ -165,6 +170,26 @@ class Pool:
     def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
+        elif isinstance(report, wire.Bound | wire.Lost):
+            version = self.versions.get(report.line)
+            if version is None or version.generation != report.generation:
+                return
+            if isinstance(report, wire.Lost):
+                self._lost_device(version, report.why)
+            elif report.batch in version.batches or len(version.batches) < _MOST_BATCHES:
+                version.batches[report.batch] = report.path + (f" ({report.why})" if report.why else "")
+
+    def _lost_device(self, version: Version, why: str) -> None:
+        now = asyncio.get_running_loop().time()
+        version.losses.append(now)
+        log.warning(
+            "pool %s: %s on %s: resident kernel is lost: %s", self.name, version.name, version.order.device, why
+        )
+        recent = [at for at in version.losses if now - at < _LOSSES_WITHIN]
+        if len(recent) >= _MOST_LOSSES and version.order.path != "cpu":
+            version.order.path = "cpu"  # the very order that the worker's replacement is given
+            version.note = f"on the CPU: its device kernel was lost {len(recent)} times within {_LOSSES_WITHIN:g} s"
+            log.error("pool %s: %s runs %s; load it again to try the device", self.name, version.name, version.note)
 
     # ---- sessions and their memory -------------------------------------------------------------------------------
 
@@ -341,6 +366,12 @@ class Pool:
         self.sweeper.set_idle(
             max([self.settings.idle_ns, *(v.idle_ns for v in self.versions.values() if v.idle_ns is not None)])
         )
+
+    async def unbind(self, version: Version) -> None:
+        """Returns when no client goes on with a version of a device model that is not current any more."""
+        if version.order.device is not None and self.versions.get(version.line) is version:
+            key = (version.line, version.generation)
+            await self._dropped_everywhere(wire.Unbind(*key), ("drop bindings", *key))
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""

@@ -25,6 +25,8 @@ from teal.host import wire
 
 log = logging.getLogger("teal.host")
 
+DEVICE_LOST = 71  # exit status of a worker whose device kernel does not answer (EX_OSERR)
+
 _OUTBOX = 65_536  # orders that wait; a worker this far behind will not catch up
 _LAST_SECOND = 1.0
 _TOO_MANY_UNDER_WAY = 0.02  # seconds until descriptors that nobody has received yet may have become fewer
@@ -38,6 +40,8 @@ def how_it_ended(status: int) -> tuple[str, int]:
         except ValueError:
             name = "unknown signal"
         return f"signal {-status} {name}", -status
+    if status == DEVICE_LOST:
+        return f"exit status {status}: its device kernel did not answer", 256 + status
     return f"exit status {status}", 256 + status
 
 

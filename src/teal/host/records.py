@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it."""
+    uid: user who loaded it; device, path: what a device model was loaded for."""
 
     name: str
     version: int
@@ -93,6 +93,8 @@ class ModelInfo:
     digest: str
     seconds: float
     uid: int
+    device: str | None = None
+    path: str | None = None
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -105,6 +107,11 @@ class ModelStatistics:
     stages: queue (submit to kernel entered), run (in the kernel), copy (copies into and out of slots), wake (kernel
     left to client
     woken), total (submit to client woken).
+    device: None for models without one; path: as asked for. paths: runs by path: "direct" (by a resident kernel,
+    called without a worker; kept by clients, for all versions of the name together, and part of ``requests``), "apk"
+    (by the same, through a worker), "pl" (a launch each), "cpu". batches: path by batch, up to that power of two, and
+    why if it is not the one asked for. fallbacks: slots that went to another path than was asked for; losses: resident
+    kernels that did not answer any more; note: what could not be had at the load, or later.
     """
 
     requests: int
@@ -117,6 +124,13 @@ class ModelStatistics:
     bytes_copied: int
     bindings: int
     stages: Mapping[str, Histogram]
+    device: str | None = None
+    path: str | None = None
+    paths: Mapping[str, int] = field(default_factory=dict)
+    batches: Mapping[int, str] = field(default_factory=dict)
+    fallbacks: int = 0
+    losses: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +206,11 @@ class HostStatistics(Totals):
     clients: tuple[ClientStatistics, ...]
     models: tuple[ModelInfo, ...]
     page_bytes: int
+
+
+def paths_of(numbers: Mapping[str, Any], direct: int) -> dict[str, int]:
+    """Runs by path, out of a version's raw numbers."""
+    return {"direct": direct, **{path: int(numbers[path]) for path in ("apk", "pl", "cpu")}}
 
 
 def filled(record: type[T], raw: Mapping[str, Any], **more: Any) -> T:

@@ -93,6 +93,8 @@ class Load(Message, tag="load"):
     has_file: bool = False  # the model file's descriptor comes with the message
     timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
+    device: str | None = None  # as teal.device.open() takes it; None: no device
+    path: str | None = None  # cpu, apk, pl or auto
 
 
 class Unload(Message, tag="unload"):
@@ -201,6 +203,16 @@ class LoadKernel(Message, tag="load_kernel"):
     threads: int | None = None
     options: dict[str, str] = {}
     has_file: bool = False
+    device: str | None = None
+    path: str = "auto"
+    idle_ns: int | None = None  # of a resident device kernel
+
+
+class Unbind(Message, tag="unbind"):
+    """Bindings of the version go; a slot that calls it again gets a new one."""
+
+    line: int
+    generation: int
 
 
 class DropKernel(Message, tag="drop_kernel"):
@@ -216,7 +228,7 @@ class Quit(Message, tag="quit"):
     pass
 
 
-WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | DropKernel | Open | Quit
+WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | Open | Quit
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
 
@@ -240,6 +252,25 @@ class Loaded(Message, tag="loaded"):
     pure: bool = False
     seconds: float = 0.0
     error: Failure | None = None
+    note: str = ""  # what of the order could not be had, and what was done instead
+
+
+class Bound(Message, tag="bound"):
+    """Slots of a device model with up to ``batch`` items (a power of two) take this path from now on."""
+
+    line: int
+    generation: int
+    batch: int
+    path: str
+    why: str = ""
+
+
+class Lost(Message, tag="lost"):
+    """A resident kernel of the version does not answer; the worker that says so exits."""
+
+    line: int
+    generation: int
+    why: str
 
 
 class Dropped(Message, tag="dropped"):
@@ -255,7 +286,7 @@ class Spilled(Message, tag="spilled"):
     layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
 
 
-WorkerReport = Ready | Loading | Loaded | Dropped | Spilled
+WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -28,6 +28,7 @@ import numpy as np
 from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
+from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import BUILTINS
 from teal.kernel.protocol import Kernel, Source, load_kernel
 from teal.kernel.systems import signature_of
@@ -96,6 +97,8 @@ class Control:
                 worker.drop_region(session, epoch, region)
             case wire.DropSession(session, epoch):
                 worker.drop_session(session, epoch)
+            case wire.Unbind(line, generation):
+                worker.unbind(line, generation)
             case wire.DropKernel():
                 self._kernel_orders.put((order, None))
             case wire.LoadKernel():
@@ -151,11 +154,49 @@ class Control:
     def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if fd is None:
             raise InvalidArgument("a systems load needs its file", path="$.source")
+        if order.device is not None and self._make_device(order, order.device, fd, report):
+            return
         try:
             load = self._worker.set_systems(order.line, order.generation, fd)
         except InvalidArgument as error:
             raise InvalidArgument(f"{order.source or order.name}: {error}") from None
         report.inputs, report.outputs, report.pure = *signature_of(load), True
+
+    def _make_device(self, order: wire.LoadKernel, device: str, fd: int, report: wire.Loaded) -> bool:
+        """False: no device, and a path that does without."""
+        if order.path == "cpu":
+            return False
+        from teal.kernel.device import IDLE, DeviceKernel
+        from teal.kernel.residents import open_device
+
+        key = (order.line, order.generation)
+        try:
+            idle = IDLE if order.idle_ns is None else max(1e-6, order.idle_ns / 1e9)
+            kernel = DeviceKernel(fd, open_device(device), order.path, idle)
+        except TealError as error:
+            if order.path != "auto" or isinstance(error, InvalidArgument):
+                raise
+            report.note = f"on the CPU: {error}"
+            return False
+        kernel.on_bound = lambda batch, path, why: self._tell(wire.Bound(*key, batch, path, why))
+        kernel.on_lost = lambda why: self._lost(order, why)
+        report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
+        report.note = kernel.note
+        self._kernels[key] = kernel
+        self._worker.set_device(*key, fd, kernel, self._spill)
+        return True
+
+    def _lost(self, order: wire.LoadKernel, why: str) -> None:
+        """Nothing ends a device kernel from outside: the process that holds the device goes."""
+        print(
+            f"teal worker: {order.name} on {order.device}: resident kernel is lost: {why}", file=sys.stderr, flush=True
+        )
+        self._tell(wire.Lost(order.line, order.generation, why))
+        os._exit(DEVICE_LOST)
+
+    def _tell(self, report: wire.WorkerReport) -> None:
+        with contextlib.suppress(OSError):  # the host is gone, and so are we soon
+            self.report(report)
 
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
@@ -163,6 +204,8 @@ class Control:
         if what == "kernel":
             self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
             return
+        if what in ("region", "session") and (residents := sys.modules.get("teal.kernel.residents")) is not None:
+            residents.forget(index, epoch if what == "region" else None)
         with contextlib.suppress(OSError):
             self.report(dropped)
 

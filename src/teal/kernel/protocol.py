@@ -29,8 +29,11 @@ class Kernel(Protocol):
     outputs: list[Spec]
     pure: bool
 
-    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
-        """The callable that runs a request of this slot. Raises InvalidArgument when its tensors do not suit."""
+    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome] | None:
+        """The callable that runs a request of this slot; of a device model, None: the core's own kernel does.
+
+        Raises InvalidArgument when its tensors do not suit.
+        """
         ...
 
     def close(self) -> None:
