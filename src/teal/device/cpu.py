@@ -68,7 +68,7 @@ class CpuProgram:
             raise InvalidArgument(f'launch: {copying!r} on the cpu device, expected "none": its memory is the host\'s')
         return CpuLaunch(self._kernel, task)
 
-    def start(self, directory: Imported, regions: Sequence[Imported]) -> CpuEvent:
+    def start(self, directory: Imported, regions: Sequence[Imported | None]) -> CpuEvent:
         addresses = [0 if each is None else address_of(each) for each in regions]
         run = self._kernel.start(address_of(directory), addresses, self._device.cores)
         return CpuEvent(run, (directory, tuple(regions)))

@@ -212,7 +212,7 @@ class CudaProgram:
         self._device.use()
         return CudaLaunch(self._device, self.function("teal_launch"), task, copying)
 
-    def start(self, directory: Imported, regions: Sequence[Imported]) -> CudaEvent:
+    def start(self, directory: Imported, regions: Sequence[Imported | None]) -> CudaEvent:
         device = self._device
         device.use()
         pointers = [0 if each is None else pointer_of(each) for each in regions]

@@ -188,7 +188,7 @@ class OpenClProgram:
             raise InvalidArgument('launch: OpenCL devices have no graphs here; use "none" or "copies"')
         return OpenClLaunch(self._device, self._device.cl.Kernel(self._program, "teal_launch"), task, copying)
 
-    def start(self, directory: Imported, regions: Sequence[Imported]) -> OpenClEvent:
+    def start(self, directory: Imported, regions: Sequence[Imported | None]) -> OpenClEvent:
         device = self._device
         kernel = device.cl.Kernel(self._program, "teal_resident")
         buffers = [None if each is None else buffer_of(each) for each in regions]

@@ -129,8 +129,9 @@ class Program(Protocol):
         """
         ...
 
-    def start(self, directory: Imported, regions: Sequence[Imported]) -> Event:
-        """Launches the resident kernel over up to 8 regions; it is over when the kernel has left."""
+    def start(self, directory: Imported, regions: Sequence[Imported | None]) -> Event:
+        """Launches the resident kernel over up to 8 regions (None: a number not in use); it is over when the kernel has
+        left."""
         ...
 
 
