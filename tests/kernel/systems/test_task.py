@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import systems_cases as cases
 
-from teal.errors import InvalidArgument
+from teal.device import cuda, opencl
+from teal.errors import InvalidArgument, NotFound
 from teal.kernel.systems import LOADS, file
 from teal.kernel.systems.task import MOST_WORKERS, task_of
 
@@ -27,40 +25,25 @@ __kernel void run(__global const uchar* weights, __global const uchar* in, __glo
     teal_task(weights, in, out0, out1, batch, workers == 1 ? 0 : (uint)get_local_id(0), workers, scratch);
 }
 """
-CUDA = """
-typedef unsigned char uchar;
-typedef unsigned int uint;
-#define TEAL_TASK static __device__
-#define TEAL_GLOBAL
-#define TEAL_LOCAL
-#define TEAL_BARRIER() __syncthreads()
-"""
-CUDA_KERNEL = """
-extern "C" __global__ void run(const uchar* weights, const uchar* in, uchar* out0, uchar* out1, uint batch,
-                               uint workers) {
-    extern __shared__ uchar scratch[];
-    teal_task(weights, in, out0, out1, batch, threadIdx.x, workers, scratch);
-}
-"""
 
 
 @pytest.fixture(scope="module")
 def queue() -> Any:
-    cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    """Of PoCL, which takes groups of any size on a CPU."""
     try:
-        devices = [d for p in cl.get_platforms() for d in p.get_devices() if d.type & cl.device_type.CPU]
-    except cl.Error:
-        devices = []
+        devices = [each for each in opencl.raw_devices() if opencl.short_name(each) == "pocl"]
+    except NotFound as error:
+        pytest.skip(str(error))
     if not devices:
-        pytest.skip("no OpenCL CPU device: pip install pocl-binary-distribution")
+        pytest.skip("no PoCL: pip install 'teal-runtime[opencl]'")
+    cl = opencl.load()
     return cl.CommandQueue(cl.Context(devices[:1]))
 
 
 @pytest.mark.parametrize("workers", [1, 64, MOST_WORKERS])
 @pytest.mark.parametrize("load", LOADS)
 def test_opencl(queue: Any, load: str, workers: int) -> None:
-    import pyopencl as cl
-
+    cl = opencl.load()
     task = task_of(load)
     kernel = cl.Kernel(cl.Program(queue.context, OPENCL + task.source + OPENCL_KERNEL).build(), "run")
     tensors = cases.weights(load)
@@ -85,30 +68,11 @@ def test_opencl(queue: Any, load: str, workers: int) -> None:
 
 @pytest.mark.parametrize("load", LOADS)
 def test_cuda_compiles(load: str) -> None:
-    library = nvrtc()
-    program = ctypes.c_void_p()
-    source = (CUDA + task_of(load).source + CUDA_KERNEL).encode()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), source, b"task.cu", 0, None, None) == 0
-    options = (ctypes.c_char_p * 2)(b"--gpu-architecture=compute_80", b"--std=c++17")
-    status = library.nvrtcCompileProgram(program, 2, options)
-    size = ctypes.c_size_t()
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    assert (status, log.value) == (0, b"")
-
-
-def nvrtc() -> Any:
-    for package in ("nvidia.cuda_nvrtc", "nvidia.cu13"):
-        try:
-            found = importlib.util.find_spec(package)
-        except ModuleNotFoundError:
-            continue
-        for folder in (found.submodule_search_locations or []) if found else []:
-            for path in sorted(Path(folder).glob("lib/libnvrtc.so.*")):
-                return ctypes.CDLL(str(path))
-    return pytest.skip("no CUDA compiler: pip install nvidia-cuda-nvrtc-cu12")
+    task = task_of(load)
+    try:
+        assert cuda.compile_source(task.source, "sm_80", max(task.scratch, 16))[:4] == b"\x7fELF"
+    except NotFound as error:
+        pytest.skip(str(error))
 
 
 def test_unknown_load() -> None:
