@@ -51,7 +51,9 @@ class Setting:
     def floats(self, slot: int, part: int) -> np.ndarray[Any, Any]:
         return self.region.array(FIRST + slot * STEP + part * 256, (FLOATS,), np.float32)
 
-    def serve(self, resident: Resident, slot: int) -> tuple[_core.DeviceLine, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def serve(
+        self, resident: Resident, slot: int
+    ) -> tuple[_core.DeviceLine, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Adds the slot's line; returns it with its weights and its output. x is 0, 1, 2 …"""
         self.floats(slot, 2)[:] = np.arange(FLOATS)
         resident.add(self.line_place(slot), self.task(slot))

@@ -55,7 +55,9 @@ def test_a_closed_import_is_refused(setting: Setting, opened: Device) -> None:
         setting.program.prepare(Task(place, place, place, place, 1))
 
 
-@pytest.mark.parametrize(("offset", "nbytes"), [(4, 64), (-64, 64), (1 << 18, 64), ((1 << 18) - 64, 65), (0, -1), (0, 1 << 70)])
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(4, 64), (-64, 64), (1 << 18, 64), ((1 << 18) - 64, 65), (0, -1), (0, 1 << 70)]
+)
 def test_a_place_must_lie_in_its_region(setting: Setting, offset: int, nbytes: int) -> None:
     with pytest.raises(InvalidArgument, match="place: "):
         Place(setting.imported, offset, nbytes)
@@ -273,7 +275,9 @@ def test_limits_are_errors_with_numbers(setting: Setting, opened: Device) -> Non
         each.close()
 
 
-@pytest.mark.parametrize("arguments", [{"idle": 0}, {"idle": -1.0}, {"answer_within": 0}, {"backoff": -1}, {"idle": float("nan")}])
+@pytest.mark.parametrize(
+    "arguments", [{"idle": 0}, {"idle": -1.0}, {"answer_within": 0}, {"backoff": -1}, {"idle": float("nan")}]
+)
 def test_times_out_of_range_are_refused(setting: Setting, arguments: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match="expected times above 0"):
         Resident(setting.program, **arguments)  # type: ignore[arg-type]

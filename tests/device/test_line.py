@@ -58,7 +58,9 @@ def test_no_kernel_is_said_at_once(words: np.ndarray) -> None:
     assert _core.DeviceLine(words).run(SOON) == LOST
 
 
-@pytest.mark.parametrize(("status", "answer"), [(0, DONE), (1, INVALID), (2, FAILED), (3, FAILED), (0xFFFFFFFF, FAILED)])
+@pytest.mark.parametrize(
+    ("status", "answer"), [(0, DONE), (1, INVALID), (2, FAILED), (3, FAILED), (0xFFFFFFFF, FAILED)]
+)
 def test_the_status_of_a_run(words: np.ndarray, status: int, answer: int) -> None:
     line = _core.DeviceLine(words)
     generation = line.ask()

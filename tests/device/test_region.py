@@ -48,7 +48,9 @@ def test_a_descriptor_is_mapped_and_stays_the_callers() -> None:
         os.close(fd)
 
 
-@pytest.mark.parametrize(("offset", "shape"), [(-4, (1,)), (4096, (1,)), (4093, (1,)), (0, (1 << 62, 1 << 62)), (0, (1025,))])
+@pytest.mark.parametrize(
+    ("offset", "shape"), [(-4, (1,)), (4096, (1,)), (4093, (1,)), (0, (1 << 62, 1 << 62)), (0, (1025,))]
+)
 def test_a_view_must_lie_in_the_region(offset: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgument, match="does not lie in"):
         MappedRegion.create(4096).array(offset, shape, np.uint32)

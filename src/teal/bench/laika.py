@@ -114,7 +114,9 @@ class Stage:
         ways = Ways()
         with on_core(cores.client):
             for _ in range(plan.blocks):
-                ways.block("echo floor 64 B", array("q", _core.measure_echo(BYTES, plan.resident, cores.client, cores.worker)))
+                ways.block(
+                    "echo floor 64 B", array("q", _core.measure_echo(BYTES, plan.resident, cores.client, cores.worker))
+                )
                 ways.block("launch", timed(self.launch.run, plan.launches, plan.warm))
                 ways.block("launch, on the device's thread", timed(self._launch_and_poll, plan.launches, plan.warm))
                 if self.copies is not None:

@@ -39,6 +39,8 @@ def load() -> Any:
     opencl_runtimes.prepare()
     try:
         import pyopencl  # noqa: PLC0415
+
+        opencl_runtimes.after_import()
     except ImportError as error:
         raise NotFound(f"pyopencl does not load ({error}); pip install 'teal-runtime[opencl]'") from None
     return pyopencl

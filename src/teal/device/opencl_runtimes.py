@@ -84,11 +84,12 @@ def load_intel_needs(library: Path) -> None:
 
 
 _done: list[Runtime] | None = None
+_folder: str | None = None
 
 
 def prepare() -> list[Runtime]:
     """Makes every driver known to the loader; to be called before pyopencl is imported. Returns what it made known."""
-    global _done
+    global _done, _folder
     if _done is not None:
         return _done
     if os.environ.get("OCL_ICD_VENDORS"):
@@ -106,5 +107,11 @@ def prepare() -> list[Runtime]:
     _done = system + packaged
     for number, each in enumerate(_done):
         (folder / f"{number:02}.icd").write_text(each.library + "\n", encoding="utf-8")
-    os.environ["OCL_ICD_VENDORS"] = f"{folder}/"
+    os.environ["OCL_ICD_VENDORS"] = _folder = f"{folder}/"
     return _done
+
+
+def after_import() -> None:
+    """Keeps pyopencl's loader from adding the packaged PoCL by itself: two PoCLs in one process are one too many."""
+    if _folder is not None:
+        os.environ["PYOPENCL_HOME"] = _folder

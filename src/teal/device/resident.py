@@ -12,18 +12,30 @@ raise, and the process that holds the device is to be replaced.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
 import time
+import weakref
 from typing import Any
 
 from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
 from teal.device.directory import LOST as STATE_LOST
 from teal.device.protocol import Event, Imported, Place, Program, Task
-from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed
+from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
 
 DONE, INVALID, FAILED, PARKED_ANSWER, LOST_ANSWER, LATE = range(6)  # teal::Answer of core/device/line.hpp
 
+_living: weakref.WeakSet[Resident] = weakref.WeakSet()
 _abandoned: list[Any] = []  # what a lost kernel may still write to lives as long as the process
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A kernel that still runs while its driver and its memory are taken down would bring the process down with it."""
+    for resident in list(_living):
+        with contextlib.suppress(TealError):
+            resident.close()
 
 
 class Resident:
@@ -54,6 +66,7 @@ class Resident:
         self._event: Event | None = None
         self._lost: str | None = None
         self._lock = threading.RLock()
+        _living.add(self)
         self._counts = {"launches": 0, "wakes": 0, "relaunched_for_regions": 0, "lost": 0}
 
     def add(self, line: Place, task: Task, *, done: int | None = None) -> int:
