@@ -2,8 +2,9 @@
 
     PYTHONPATH=src python3 tests/device/hardware_cuda.py [--calls 100000] [--seconds 110] [--device cuda:0]
 
-Needs Linux x86-64, an NVIDIA GPU with its driver, numpy, cuda-bindings with NVRTC, and g++; Teal need not be installed. Prints one
-JSON object and ends with 0 if every check held. Another device ("opencl:pocl") tries the script itself. Ends by itself after --seconds, whatever hangs: kernels here are bounded too.
+Needs Linux x86-64, an NVIDIA GPU with its driver, numpy, cuda-bindings with NVRTC, and g++; Teal need not be
+installed. Prints one JSON object and ends with 0 if every check held. Another device ("opencl:pocl") tries the script
+itself. Ends by itself after --seconds, whatever hangs: kernels here are bounded too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ if "teal" not in sys.modules:
     sys.modules["teal"] = package
 
 from teal import device as teal_device  # noqa: E402
-from teal.device import cuda as teal_cuda  # noqa: E402
 from teal.device import MappedRegion, Place, Resident, Task, source  # noqa: E402
+from teal.device import cuda as teal_cuda  # noqa: E402
 from teal.errors import InvalidArgument, KernelFailed  # noqa: E402
 
 SHIM = """
@@ -70,7 +71,8 @@ void shim_flood(volatile unsigned* line, volatile unsigned* stop) {
 """
 
 HANG = """
-TEAL_TASK void teal_task(TEAL_GLOBAL const uchar* weights, TEAL_GLOBAL const uchar* in, TEAL_GLOBAL uchar* out0, TEAL_GLOBAL uchar* out1, uint batch,
+TEAL_TASK void teal_task(TEAL_GLOBAL const uchar* weights, TEAL_GLOBAL const uchar* in, TEAL_GLOBAL uchar* out0,
+TEAL_GLOBAL uchar* out1, uint batch,
                          uint worker, uint workers, TEAL_LOCAL uchar* scratch) {
     const ulong start = TEAL_CLOCK(0);
     while (TEAL_CLOCK(0) - start < 4000000000ul) TEAL_RELAX(1);
@@ -171,7 +173,8 @@ class Setting:
 
 
 def open_setting(device: str, report: dict[str, Any]) -> Setting:
-    """Where a driver does not take memfd regions, the rest is still tried, on anonymous memory; the verdict is then a failure."""
+    """Where a driver does not take memfd regions, the rest is still tried, on anonymous memory; the verdict is then a
+    failure."""
     shim = build_shim()
     try:
         return Setting(shim, device)
@@ -268,7 +271,7 @@ def check_parking(s: Setting, calls: int) -> dict[str, Any]:
         line, weight, y = s.serve(2, resident)
         until = time.monotonic() + 10
         runs = 0
-        while time.monotonic() < until and runs < 4000:
+        while time.monotonic() < until and runs < max(200, calls // 25):
             weight[0] = runs
             resident.run(line, timeout=3)
             expect(y[3] == 3.0 * runs, f"run {runs}: {y[3]}")
@@ -277,13 +280,13 @@ def check_parking(s: Setting, calls: int) -> dict[str, Any]:
                 pass
             runs += 1
         statistics = resident.statistics()
-        expect(statistics["launches"] > 10, "it hardly ever parked")
+        expect(statistics["launches"] > 1, "it never parked")
         return statistics | {"runs_asked": runs}
 
 
 def check_quit(s: Setting, calls: int) -> dict[str, Any]:
     with Resident(s.program, idle=5.0) as resident:
-        line, weight, y = s.serve(3, resident)
+        line, weight, _ = s.serve(3, resident)
         weight[0] = 2
         resident.run(line)
         start = time.perf_counter()
@@ -302,15 +305,15 @@ def check_hostile(s: Setting, calls: int) -> dict[str, Any]:
         victim, weight, y = s.serve(4, resident)
         hostile, _, _ = s.serve(5, resident)
         resident.run(victim)
-        alone = timed(lambda: resident.run(victim), 5000)
+        alone = timed(lambda: resident.run(victim), max(200, calls // 20))
         thread = threading.Thread(target=s.shim.shim_flood, args=(hostile.address, stop.ctypes.data), daemon=True)
         thread.start()
         try:
-            for factor in range(5000):
+            for factor in range(max(200, calls // 20)):
                 weight[0] = factor
                 resident.run(victim)
                 expect(y[5] == 5.0 * factor, f"the victim's call {factor} is wrong")
-            beside = timed(lambda: resident.run(victim), 5000)
+            beside = timed(lambda: resident.run(victim), max(200, calls // 20))
         finally:
             stop[0] = 1
             thread.join()
@@ -320,7 +323,7 @@ def check_hostile(s: Setting, calls: int) -> dict[str, Any]:
 
 def check_new_region(s: Setting, calls: int) -> dict[str, Any]:
     with Resident(s.program, idle=1.0) as resident:
-        line, weight, y = s.serve(6, resident)
+        line, weight, _ = s.serve(6, resident)
         weight[0] = 3
         resident.run(line)
         other = s.device.import_region(MappedRegion.create(1 << 16))
@@ -341,7 +344,12 @@ def check_new_region(s: Setting, calls: int) -> dict[str, Any]:
 def check_lost(s: Setting, calls: int) -> dict[str, Any]:
     """In a process of its own: the context is of no use afterwards. Its kernel ends by itself after 4 s."""
     done = subprocess.run(
-        [sys.executable, __file__, "--lost", *sys.argv[1:]], capture_output=True, text=True, timeout=60, env=os.environ
+        [sys.executable, __file__, "--lost", *sys.argv[1:]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ,
+        check=False,
     )
     expect(done.returncode == 0, f"the child ended with {done.returncode}: {done.stderr[-1500:]}")
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
@@ -402,21 +410,26 @@ def timed(call: Callable[[], Any], n: int) -> list[int]:
     return samples
 
 
-def measure(s: Setting) -> dict[str, Any]:
+def measure(s: Setting, calls: int) -> dict[str, Any]:
+    """Rows of at most as many samples as stand here; fewer with fewer --calls."""
     rows: dict[str, Any] = {}
+
+    def few(n: int) -> int:
+        return max(20, n * min(calls, 100_000) // 100_000)
+
     for way, name in list(WAYS.items())[: 4 if s.is_cuda else 2]:
         launch = s.program.prepare(s.task(0), way)
-        timed(launch.run, 500)
-        rows[name] = percentiles(timed(launch.run, 5000))
+        timed(launch.run, few(500))
+        rows[name] = percentiles(timed(launch.run, few(5000)))
     with Resident(s.program, idle=0.5) as resident:
         line, _, _ = s.serve(7, resident)
-        timed(lambda: resident.run(line), 2000)
-        rows["resident, from Python (ctypes)"] = percentiles(timed(lambda: line.wait(line.ask(), 10**9), 20000))
-        rows["resident, from C"] = from_c(s.shim, line, 20000)
+        timed(lambda: resident.run(line), few(2000))
+        rows["resident, from Python (ctypes)"] = percentiles(timed(lambda: line.wait(line.ask(), 10**9), few(20000)))
+        rows["resident, from C"] = from_c(s.shim, line, few(20000))
         for slot in range(8, 24):
             s.serve(slot, resident)
-        timed(lambda: resident.run(line), 200)
-        rows["resident, from C, 17 lines"] = from_c(s.shim, line, 10000)
+        timed(lambda: resident.run(line), few(200))
+        rows["resident, from C, 17 lines"] = from_c(s.shim, line, few(10000))
     with Resident(s.program, idle=0.0001) as resident:
         line, _, _ = s.serve(24, resident)
 
@@ -428,7 +441,7 @@ def measure(s: Setting) -> dict[str, Any]:
             woken.append(time.perf_counter_ns() - start)
 
         woken: list[int] = []
-        for _ in range(500):
+        for _ in range(few(500)):
             again()
         rows["resident, parked before"] = percentiles(woken)
     return rows
@@ -475,7 +488,7 @@ def main() -> int:
         report["checks"][name]["seconds"] = round(time.monotonic() - began, 2)
         print(name, report["checks"][name], file=sys.stderr, flush=True)
     try:
-        report["rows"] = measure(s)
+        report["rows"] = measure(s, options.calls)
     except Exception:
         report["rows_failed"] = traceback.format_exc()[-1500:]
     report["seconds"] = round(time.monotonic() - start, 1)

@@ -87,7 +87,7 @@ def test_out1_may_be_out0_and_a_batch_empty(setting: Setting) -> None:
 
 
 def test_other_sources_are_refused_in_the_compilers_words(opened: Device) -> None:
-    with pytest.raises((KernelFailed, NotFound), match="does not compile|expected identity or scale"):
+    with pytest.raises((KernelFailed, NotFound), match=r"does not compile|expected identity or scale"):
         opened.build("TEAL_TASK void teal_task(int nonsense")
 
 

@@ -1,4 +1,5 @@
-"""No request of a line is lost or run twice while the resident kernel parks, is woken, and learns of a new line (park.py)."""
+"""No request of a line is lost or run twice while the resident kernel parks, is woken, and learns of a new line
+(park.py)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """`teal bench laika`: what it costs to reach a compute device: a resident kernel (APK) beside a launch each time (PL).
 
-The task is the identity of 64 bytes that lie in place, so a row is the path and nothing else. This process has one core,
-the device's threads have another; the echo floor between the two (a line there and a line back) is measured in every
-block, because hypervisors move virtual cores and the floor with them. The ways take turns in blocks, in this process;
-while launches are timed the resident kernel is parked, as it would take their core.
+The task is the identity of 64 bytes that lie in place, so a row is the path and nothing else. This process has one
+core, the device's threads have another; the echo floor between the two (a line there and a line back) is measured in
+every block, because hypervisors move virtual cores and the floor with them. The ways take turns in blocks, in this
+process; while launches are timed the resident kernel is parked, as it would take their core.
 
-A launch is prepared once: its arguments stay, so a call is enqueue and finish. A CPU driver may then run the task on the
-calling thread, which saves it a trip between cores and costs the caller its core; the row "on the device's thread" polls
-for the end instead. Bars are judged against the cheaper of the two.
+A launch is prepared once: its arguments stay, so a call is enqueue and finish. A CPU driver may then run the task on
+the calling thread, which saves it a trip between cores and costs the caller its core; the row "on the device's
+thread" polls for the end instead. Bars are judged against the cheaper of the two.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class Stage:
         imported = opened.import_region(self.region)
         text = "identity" if opened.name == "cpu" else source.text(source.IDENTITY)
         self.program = opened.build(text)
-        task = Task(*(Place(imported, 8192 + 256 * part, BYTES) for part in (0, 1, 2, 3)), BYTES)
+        weights, given, made, unused = (Place(imported, 8192 + 256 * part, BYTES) for part in range(4))
+        task = Task(weights, given, made, unused, BYTES)
         self.region.bytes[8192 + 256 : 8192 + 256 + BYTES] = 7
         self.launch = self.program.prepare(task)
         self.copies = self.program.prepare(task, "copies") if opened.name != "cpu" else None

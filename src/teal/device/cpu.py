@@ -1,7 +1,7 @@
 """The cores of this machine as a device: the same words, no driver, no copy. Programs are tasks of the core, by name.
 
-Its resident kernel is a thread that runs the very source which OpenCL and CUDA compile (core/device/resident.cpp), so what
-holds for it here is what tests and sanitizers can look into.
+Its resident kernel is a thread that runs the very source which OpenCL and CUDA compile (core/device/resident.cpp), so
+what holds for it here is what tests and sanitizers can look into.
 """
 
 from __future__ import annotations

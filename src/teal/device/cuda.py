@@ -1,13 +1,13 @@
 """NVIDIA GPUs, through cuda-bindings (driver API and NVRTC).
 
-Theory of operation. A region's mapping is registered with the driver (pinned, mapped into the device), so kernels work in the
-host's own pages over the bus: nothing is copied, and a probe proves it. A launch runs one of three ways: in place, through
-device memory with copies, or as a recorded graph of those copies. The resident kernel is one block whose first thread
-polls; it leaves by itself after its idle time, so nothing here can hang the GPU for good.
+Theory of operation. A region's mapping is registered with the driver (pinned, mapped into the device), so kernels
+work in the host's own pages over the bus: nothing is copied, and a probe proves it. A launch runs one of three ways:
+in place, through device memory with copies, or as a recorded graph of those copies. The resident kernel is one block
+whose first thread polls; it leaves by itself after its idle time, so nothing here can hang the GPU for good.
 
-What blocks while a kernel is resident: freeing and registering memory, unloading modules, anything on the default stream.
-So all streams here are non-blocking ones, and things are freed after the resident kernels have left. Each device has a context
-of its own, made current on every thread that calls.
+What blocks while a kernel is resident: freeing and registering memory, unloading modules, anything on the default
+stream. So all streams here are non-blocking ones, and things are freed after the resident kernels have left. Each
+device has a context of its own, made current on every thread that calls.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ OWN_RULES = {
 def bindings() -> tuple[Any, Any]:
     """cuda.bindings' driver and nvrtc. Raises NotFound when they are not installed."""
     try:
-        from cuda.bindings import driver, nvrtc  # noqa: PLC0415
+        from cuda.bindings import driver, nvrtc
     except ImportError as error:
         raise NotFound(f"cuda-bindings does not load ({error}); pip install 'teal-runtime[cuda]'") from None
     return driver, nvrtc
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:
-    """The value of a call of the driver. Raises KernelFailed with the driver's word for an error, and what it means here."""
+    """The value of a call of the driver. Raises KernelFailed with the driver's word for an error, and what it means
+    here."""
     code = result[0]
     if int(code) != 0:
         meaning = OWN_RULES.get(int(code), "") if type(code).__name__ == "CUresult" else ""
@@ -81,7 +82,8 @@ def names() -> list[str]:
 
 
 def compile_source(text: str, architecture: str, scratch: int = source.SCRATCH) -> bytes:
-    """The GPU's code of a task and the kernels around it. Needs no GPU. Raises KernelFailed with the compiler's words."""
+    """The GPU's code of a task and the kernels around it. Needs no GPU. Raises KernelFailed with the compiler's
+    words."""
     _, nvrtc = bindings()
     program = check(
         nvrtc.nvrtcCreateProgram(source.assemble(text, "cuda", scratch).encode(), b"task.cu", 0, [], []),
@@ -94,7 +96,7 @@ def compile_source(text: str, architecture: str, scratch: int = source.SCRATCH) 
             log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
             check(nvrtc.nvrtcGetProgramLog(program, log), "nvrtcGetProgramLog")
             raise KernelFailed(f"cuda: the task does not compile: {log.decode(errors='replace').rstrip(chr(0))}")
-        cubin = b" " * check(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+        cubin: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         check(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
         return cubin
     finally:
@@ -148,7 +150,8 @@ def pointer_of(imported: Imported) -> int:
 
 
 class CudaLaunch:
-    """teal_launch with its arguments set; the copies ways put device memory between, the graph ways record it all once."""
+    """teal_launch with its arguments set; the copies ways put device memory between, the graph ways record it all
+    once."""
 
     def __init__(self, device: CudaDevice, function: Any, task: Task, copying: Copying) -> None:
         self._device, self._function, self._task = device, function, task
@@ -265,7 +268,7 @@ class CudaDevice:
         return f"sm_{major}{minor}"
 
     def _find_out(self, program: Program) -> Capabilities:
-        from teal.device.probe import is_live  # noqa: PLC0415  (needs this class's protocol)
+        from teal.device.probe import is_live  # needs this class's protocol
 
         imported = self.import_region(MappedRegion.create(4 * PAGE))
         note = is_live(program, imported, LINE_BYTES)

@@ -1,7 +1,7 @@
 """The directory of a resident kernel: which lines it serves and what each of them means.
 
-Layout: core/device/line.hpp, which has the theory; `LAYOUT` below is the same for numpy. The directory lies in a region that
-only the worker maps. The worker writes header and entries, the kernel writes pulse and ledger.
+Layout: core/device/line.hpp, which has the theory; `LAYOUT` below is the same for numpy. The directory lies in a
+region that only the worker maps. The worker writes header and entries, the kernel writes pulse and ledger.
 """
 
 from __future__ import annotations

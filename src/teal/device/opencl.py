@@ -1,9 +1,10 @@
 """OpenCL devices, through pyopencl.
 
-Theory of operation. A region becomes a buffer that uses the host's memory; a probe proves that the driver did not copy it. The
-task is compiled with one of three ways to order memory, tried from the best: clang's builtins (CPU drivers are clang inside),
-OpenCL 2.0 atomics over all devices, the same over one device. Launches and the resident kernel have queues of their own, as
-a queue runs one thing at a time. Threads of CPU drivers can be kept to given cores.
+Theory of operation. A region becomes a buffer that uses the host's memory; a probe proves that the driver did not
+copy it. The task is compiled with one of three ways to order memory, tried from the best: clang's builtins (CPU
+drivers are clang inside), OpenCL 2.0 atomics over all devices, the same over one device. Launches and the resident
+kernel have queues of their own, as a queue runs one thing at a time. Threads of CPU drivers can be kept to given
+cores.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def load() -> Any:
     """pyopencl with all drivers known to it. Raises NotFound when it is not installed or does not load."""
     opencl_runtimes.prepare()
     try:
-        import pyopencl  # noqa: PLC0415
+        import pyopencl
 
         opencl_runtimes.after_import()
     except ImportError as error:
@@ -54,7 +55,8 @@ def raw_devices() -> list[Any]:
         found = [device for platform_ in cl.get_platforms() for device in platform_.get_devices()]
     except cl.Error as error:
         raise NotFound(
-            f"no OpenCL driver answers ({error}); pip install 'teal-runtime[opencl]', or apt-get install pocl-opencl-icd"
+            f"no OpenCL driver answers ({error}); "
+            "pip install 'teal-runtime[opencl]', or apt-get install pocl-opencl-icd"
         ) from None
     _driver_threads.update(thread_ids() - before)
     return found
@@ -101,7 +103,8 @@ def buffer_of(imported: Imported) -> Any:
 
 
 class OpenClLaunch:
-    """teal_launch with its arguments set. In place where the device shares memory; else inputs are pushed, outputs pulled."""
+    """teal_launch with its arguments set. In place where the device shares memory; else inputs are pushed, outputs
+    pulled."""
 
     def __init__(self, device: OpenClDevice, kernel: Any, task: Task, copying: Copying) -> None:
         self._device, self._kernel, self._queue = device, kernel, device.queue
@@ -264,7 +267,7 @@ class OpenClDevice:
         raise KernelFailed(f"{self.name}: its compiler takes none of our ways to order memory{hint}; {first}")
 
     def _find_out(self) -> Capabilities:
-        from teal.device.probe import is_live  # noqa: PLC0415  (needs this class's protocol)
+        from teal.device.probe import is_live  # needs this class's protocol
 
         region = MappedRegion.create(4 * PAGE)
         found = Capabilities(
@@ -286,7 +289,8 @@ class OpenClDevice:
         return Capabilities(True, not note, self.workers, self._fences, clock_ns, found.clock, note)
 
     def _clock_ns(self, imported: OpenClImported) -> float:
-        """Length of a unit of the kernel's clock: two looks, 5 ms apart. A look at the lines takes some 100 ns otherwise."""
+        """Length of a unit of the kernel's clock: two looks, 5 ms apart. A look at the lines takes some 100 ns
+        otherwise."""
         place = imported.region.array(imported.region.probe_at + 64, (1,), np.uint64)
 
         def look() -> tuple[int, int]:

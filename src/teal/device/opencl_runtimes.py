@@ -1,10 +1,11 @@
 """Finding OpenCL drivers from Python, so that nobody has to set variables.
 
-Theory of operation. An OpenCL program talks to a loader, which reads a directory of `.icd` files, each naming a driver's
-library. Drivers that come as Python packages are not in the system's directory, and one of them (Intel's CPU runtime) names
-a path in its `.icd` that does not exist and needs libraries beside it that no search path covers. So before pyopencl is
-first imported, a private directory is written that names everything found, the libraries are loaded by their paths, and
-OCL_ICD_VENDORS is set for this process. It is done once; a value that the user has set is left alone, and said.
+Theory of operation. An OpenCL program talks to a loader, which reads a directory of `.icd` files, each naming a
+driver's library. Drivers that come as Python packages are not in the system's directory, and one of them (Intel's CPU
+runtime) names a path in its `.icd` that does not exist and needs libraries beside it that no search path covers. So
+before pyopencl is first imported, a private directory is written that names everything found, the libraries are
+loaded by their paths, and OCL_ICD_VENDORS is set for this process. It is done once; a value that the user has set is
+left alone, and said.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def devices() -> tuple[Found, ...]:
 
 
 def _opencl() -> list[Found]:
-    from teal.device import opencl  # noqa: PLC0415  (loads a driver)
+    from teal.device import opencl  # loads a driver
 
     try:
         return [
@@ -35,7 +35,7 @@ def _opencl() -> list[Found]:
 
 
 def _cuda() -> list[Found]:
-    from teal.device import cuda  # noqa: PLC0415
+    from teal.device import cuda
 
     try:
         return [Found(f"cuda:{number}", name, True) for number, name in enumerate(cuda.names())]
@@ -48,15 +48,16 @@ def open(name: str, *, cores: set[int] | None = None) -> Device:
 
     cores: to which cores a device that is this machine's CPU keeps its threads.
 
-    Raises NotFound where there is no such device, KernelFailed where its driver does not work, InvalidArgument for other names.
+    Raises NotFound where there is no such device, KernelFailed where its driver does not work, InvalidArgument for
+    other names.
     """
     kind, _, part = name.partition(":")
     if kind == "cpu" and not part:
-        from teal.device.cpu import CpuDevice  # noqa: PLC0415
+        from teal.device.cpu import CpuDevice
 
         return CpuDevice(cores)
     if kind == "opencl":
-        from teal.device import opencl  # noqa: PLC0415
+        from teal.device import opencl
 
         fitting = [raw for raw in opencl.raw_devices() if part in ("", opencl.short_name(raw))]
         if not fitting:
@@ -64,7 +65,7 @@ def open(name: str, *, cores: set[int] | None = None) -> Device:
             raise NotFound(f"device {name!r}: no driver of that name; here are {here}")
         return opencl.OpenClDevice(fitting[0], cores)
     if kind == "cuda" and (not part or part.isdecimal()):
-        from teal.device import cuda  # noqa: PLC0415
+        from teal.device import cuda
 
         return cuda.CudaDevice(int(part or 0))
     raise InvalidArgument(f"device {name!r}, expected cpu, opencl, opencl:pocl, opencl:intel, cuda or cuda:NUMBER")

@@ -14,10 +14,12 @@ BYTES = 64
 
 
 def is_live(program: Program, imported: Imported, line_bytes: int) -> str:
-    """Runs the identity task resident over a fresh region of at least two pages. Returns "" when it works, else why not."""
+    """Runs the identity task resident over a fresh region of at least two pages. Returns "" when it works, else why
+    not."""
     region = imported.region
     line = Place(imported, 4096, line_bytes)
-    task = Task(*(Place(imported, 4096 + at, BYTES) for at in (256, 512, 768, 1024)), BYTES)
+    weights, given, made, unused = (Place(imported, 4096 + at, BYTES) for at in (256, 512, 768, 1024))
+    task = Task(weights, given, made, unused, BYTES)
     source, copy = (region.array(4096 + at, (BYTES,), np.uint8) for at in (512, 768))
     request, reply = (region.array(4096 + at, (1,), np.uint32) for at in (0, 64))
     try:

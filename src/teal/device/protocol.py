@@ -1,9 +1,9 @@
 """What every compute device can do, in the same words: import, launch, stay resident, fence.
 
 Theory of operation. A `Device` imports whole regions without a copy, builds `Program`s from the source of one task, and
-runs them over places in imported regions. A `Launch` is prepared once and started many times: that is the per-launch path.
-`Program.start` launches the resident kernel, which teal.device.resident keeps and relaunches: that is the other path.
-Devices differ in how they do these few things and in nothing else; tests run the same cases on all of them.
+runs them over places in imported regions. A `Launch` is prepared once and started many times: that is the per-launch
+path. `Program.start` launches the resident kernel, which teal.device.resident keeps and relaunches: that is the other
+path. Devices differ in how they do these few things and in nothing else; tests run the same cases on all of them.
 """
 
 from __future__ import annotations

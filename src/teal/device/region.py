@@ -1,7 +1,7 @@
 """A region as this process maps it: what a device imports.
 
-The rules of all APIs together: the base on a page of 4096 bytes, the size a whole number of them. CPU runtimes work without
-and GPUs then copy in silence, so the rules are checked here, always.
+The rules of all APIs together: the base on a page of 4096 bytes, the size a whole number of them. CPU runtimes work
+without and GPUs then copy in silence, so the rules are checked here, always.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class MappedRegion:
     """Shared memory of a memfd, mapped in this process. `bytes` is a uint8 array over all of it."""
 
     def __init__(self, mapping: Any, *, writable: bool = True, probe_at: int | None = None) -> None:
-        """Over an object with a buffer (an mmap, an array); probe_at: 128 bytes that an import may write (and restores)."""
+        """Over an object with a buffer (an mmap, an array); probe_at: 128 bytes that an import may write (and
+        restores)."""
         self.bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(mapping, np.uint8)
         self.nbytes = self.bytes.nbytes
         self.address = int(self.bytes.ctypes.data)
@@ -71,7 +72,8 @@ class MappedRegion:
             raise InvalidArgument(
                 f"view of {nbytes} bytes at {offset} does not lie in the region's {self.nbytes} bytes"
             )
-        return self.bytes[offset : offset + nbytes].view(dtype).reshape(shape)
+        view: np.ndarray[Any, Any] = self.bytes[offset : offset + nbytes].view(dtype)
+        return view.reshape(shape)
 
     def pointer(self, offset: int = 0) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.address + offset)

@@ -1,13 +1,15 @@
-"""A resident kernel and its keeper: launches it, tells it about lines, wakes it after it parked, notices when it is lost.
+"""A resident kernel and its keeper: launches it, tells it about lines, wakes it after it parked, notices when it is
+lost.
 
-Theory of operation. The kernel stays on the device and polls the request lines of its directory (core/device/line.hpp). It
-leaves by itself after `idle` seconds without a request, or when told to quit, so a device is never occupied for good and a
-kernel can always be replaced. A client that finds its line parked asks the worker, which calls `wake`. A line in regions the
-kernel knows costs it a look at a version; a new region means that it is launched again, as regions are its arguments.
+Theory of operation. The kernel stays on the device and polls the request lines of its directory
+(core/device/line.hpp). It leaves by itself after `idle` seconds without a request, or when told to quit, so a device
+is never occupied for good and a kernel can always be replaced. A client that finds its line parked asks the worker,
+which calls `wake`. A line in regions the kernel knows costs it a look at a version; a new region means that it is
+launched again, as regions are its arguments.
 
-A kernel that does not react within `answer_within` is lost: nothing can end it from outside, its context is of no more use,
-and what it may still write stays in regions that must not be given to anybody else. All its lines are marked, later calls
-raise, and the process that holds the device is to be replaced.
+A kernel that does not react within `answer_within` is lost: nothing can end it from outside, its context is of no
+more use, and what it may still write stays in regions that must not be given to anybody else. All its lines are
+marked, later calls raise, and the process that holds the device is to be replaced.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import time
 import weakref
 from typing import Any
 
-from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
 from teal.device.directory import LOST as STATE_LOST
+from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
 from teal.device.protocol import Event, Imported, Place, Program, Task
 from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
 
@@ -39,11 +41,12 @@ def _leave_all() -> None:
 
 
 class Resident:
-    """Keeps one resident kernel of a program. One thread at a time may use it (it locks); lines are their clients' own."""
+    """Keeps one resident kernel of a program. One thread at a time may use it (it locks); lines are their clients'
+    own."""
 
     def __init__(self, program: Program, *, idle: float = 0.010, backoff: int = 8, answer_within: float = 2.0) -> None:
-        """idle, answer_within: seconds; the latter must be longer than the longest run of a task. backoff: longest pause
-        between two looks, in the device's own short pauses.
+        """idle, answer_within: seconds; the latter must be longer than the longest run of a task. backoff: longest
+        pause between two looks, in the device's own short pauses.
 
         Raises InvalidArgument for a device whose running kernels do not see the host's stores, or times out of range.
         """
@@ -93,7 +96,8 @@ class Resident:
             return number
 
     def remove(self, number: int) -> None:
-        """Returns when the kernel does not look at the line, nor at its tensors, any more. Its client finds it parked."""
+        """Returns when the kernel does not look at the line, nor at its tensors, any more. Its client finds it
+        parked."""
         with self._lock:
             self._check()
             line = self.directory.silence(number)
@@ -202,8 +206,8 @@ class Resident:
     def _awake(self, launched: bool, running: bool) -> bool:
         """A kernel is there that looks at the lines after this call began.
 
-        One launched since then does once it has come up, even if it has left again. One that was there before does while
-        it does not say that it parks: should it park now, it looks at the lines once more after saying so.
+        One launched since then does once it has come up, even if it has left again. One that was there before does
+        while it does not say that it parks: should it park now, it looks at the lines once more after saying so.
         """
         directory = self.directory
         came_up = int(directory.pulse["epoch"]) == int(directory.header["epoch"]) and directory.header["epoch"] > 0

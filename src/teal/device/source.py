@@ -24,8 +24,17 @@ def assemble(task: str, language: Literal["opencl", "cuda"], scratch: int = SCRA
     """
     if not 0 <= scratch <= MOST_SCRATCH:
         raise InvalidArgument(f"scratch: {scratch} bytes, expected 0 to {MOST_SCRATCH}")
-    bytes_ = max(64, -(-scratch // 64) * 64)
-    return f'#define TEAL_SCRATCH_BYTES {bytes_}\n{text(f"{language}.h")}\n#line 1 "task"\n{task}\n#line 1 "kernels"\n{text("kernels.h")}'
+    rounded = max(64, -(-scratch // 64) * 64)
+    return "\n".join(
+        [
+            f"#define TEAL_SCRATCH_BYTES {rounded}",
+            text(f"{language}.h"),
+            '#line 1 "task"',
+            task,
+            '#line 1 "kernels"',
+            text("kernels.h"),
+        ]
+    )
 
 
 IDENTITY, SCALE = "identity.cl", "scale.cl"
