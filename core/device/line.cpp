@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "device/fence.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
@@ -16,11 +17,9 @@ bool answered(const ReplyLine& reply, std::uint32_t generation, Answer& answer) 
         answer = status <= 2 ? static_cast<Answer>(status) : Answer::failed;  // the client itself may have scribbled here
         return true;
     }
-    const std::uint32_t state = reply.state.load(std::memory_order_relaxed);
+    // SYNC: pairs with the kernel's release of reply.state: its last answer, stored before it parked, is visible after this.
+    const std::uint32_t state = reply.state.load(std::memory_order_acquire);
     if (state == static_cast<std::uint32_t>(LineState::resident)) return false;
-    // The kernel stores its last answer before it parks: look again, in this order.
-    // SYNC: pairs with the kernel's release of reply.state.
-    std::atomic_thread_fence(std::memory_order_acquire);
     if (reply.generation.load(std::memory_order_acquire) == generation) return answered(reply, generation, answer);
     answer = state == static_cast<std::uint32_t>(LineState::parked) ? Answer::parked : Answer::lost;
     return true;
@@ -38,7 +37,7 @@ std::uint32_t ask(DeviceLine& line) noexcept {
     // SYNC: pairs with the kernel's acquire of request.generation: the inputs are visible to the run.
     line.request.generation.store(generation, std::memory_order_release);
     // SYNC: Dekker with the parking kernel (parked, fence, look at requests); await() looks at reply.state after this.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
     return generation;
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "device/fence.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
@@ -21,6 +22,16 @@ inline void teal_task(const uchar* weights, const uchar* in, uchar* out0, uchar*
 
 inline std::atomic<uint>& word(uchar* address) noexcept { return *reinterpret_cast<std::atomic<uint>*>(address); }
 
+// A word that somebody else may write at any moment: atomic, where the other dialects say volatile.
+template <typename T>
+struct Shared {
+    uchar* address;
+    operator T() const noexcept { return reinterpret_cast<std::atomic<T>*>(address)->load(std::memory_order_acquire); }
+    void operator=(T value) const noexcept { reinterpret_cast<std::atomic<T>*>(address)->store(value, std::memory_order_relaxed); }
+};
+
+#define TEAL_U32(p, byte) (Shared<uint>{(p) + (byte)})
+#define TEAL_U64(p, byte) (Shared<ulong>{(p) + (byte)})
 #define TEAL_KERNEL [[maybe_unused]] static
 #define TEAL_DEVICE
 #define TEAL_GLOBAL
@@ -31,10 +42,11 @@ inline std::atomic<uint>& word(uchar* address) noexcept { return *reinterpret_ca
 #define TEAL_WORKER 0u
 #define TEAL_WORKERS 1u
 #define TEAL_BARRIER() ((void)0)
-#define TEAL_PEEK(p) word(p).load(std::memory_order_relaxed)
-#define TEAL_ACQUIRE() std::atomic_thread_fence(std::memory_order_acquire)
+// The acquire is on the load, where the thread sanitizer understands it.
+#define TEAL_PEEK(p) word(p).load(std::memory_order_acquire)
+#define TEAL_ACQUIRE() ((void)0)
 #define TEAL_STORE(p, v) word(p).store(v, std::memory_order_release)
-#define TEAL_FENCE() std::atomic_thread_fence(std::memory_order_seq_cst)
+#define TEAL_FENCE() full_fence()
 #define TEAL_CLOCK(polls) static_cast<ulong>(monotonic_ns())
 #define TEAL_RELAX(n) \
     for (uint teal_i = 0; teal_i < (n); ++teal_i) cpu_relax()

@@ -32,7 +32,7 @@ def compiler() -> None:
 
 def run_script(*arguments: str, **variables: str) -> dict:
     environment = os.environ | variables | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), "--seconds", "200", "--calls", "2000", *arguments]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), "--seconds", "200", "--calls", "500", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return dict(json.loads(done.stdout))

@@ -372,6 +372,23 @@ def check_onnxruntime(root: Path = ROOT, load: Callable[[str], Any] = importlib.
     return Check("onnxruntime", Status.PASS, f"{getattr(engine, '__version__', 'of unknown version')}", why)
 
 
+def check_opencl(root: Path = ROOT) -> Check:
+    return _device_check("opencl")
+
+
+def check_cuda(root: Path = ROOT) -> Check:
+    return _device_check("cuda")
+
+
+def _device_check(kind: str) -> Check:
+    from teal.device import doctor as devices
+
+    verdict = devices.examine(kind)
+    why = "Compute devices run resident kernels beside the CPU's. Nothing else needs them."
+    status = {"usable": Status.CAUTION, "broken": Status.FAIL}.get(verdict.state, Status.PASS)
+    return Check(kind, status, verdict.found, why)
+
+
 def check_jitter(
     root: Path = ROOT, measure: Callable[[int, int], Mapping[str, float]] | None = None, milliseconds: int = 1000
 ) -> Check:
@@ -411,4 +428,6 @@ CHECKS: tuple[Callable[[Path], Check], ...] = (
     check_user_namespaces,
     check_container,
     check_onnxruntime,
+    check_opencl,
+    check_cuda,
 )

@@ -9,8 +9,10 @@
 #define TEAL_PARKED 0u
 #define TEAL_RESIDENT 1u
 
+#ifndef TEAL_U32
 #define TEAL_U32(p, byte) (*(volatile TEAL_GLOBAL uint*)((p) + (byte)))
 #define TEAL_U64(p, byte) (*(volatile TEAL_GLOBAL ulong*)((p) + (byte)))
+#endif
 #define TEAL_ENTRY(d, i) ((d) + 128 + 64 * (ulong)(i))
 #define TEAL_LEDGER(d, i) TEAL_U32(d, 128 + 64 * (ulong)TEAL_CAPACITY + 4 * (ulong)(i))
 
