@@ -7,6 +7,7 @@ that is said.
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -26,9 +27,7 @@ warnings.simplefilter("ignore")
 from teal import device
 from teal.errors import TealError
 found = []
-for each in device.devices():
-    if not each.name.startswith(sys.argv[1]):
-        continue
+for each in device.devices(sys.argv[1]):
     report = {"name": each.name, "what": each.what, "available": each.available}
     if each.available:
         try:
@@ -70,9 +69,12 @@ def ask(kind: str) -> list[Mapping[str, Any]]:
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-def examine(kind: str, tried: Callable[[str], list[Mapping[str, Any]]] = ask) -> Verdict:
+once = functools.cache(ask)  # drivers do not come and go while a process lives
+
+
+def examine(kind: str, tried: Callable[[str], list[Mapping[str, Any]]] = once) -> Verdict:
     """What is to be said about the devices of a kind ("opencl", "cuda")."""
-    if tried is ask and not installed(MODULES[kind]):
+    if tried is once and not installed(MODULES[kind]):
         return Verdict("none", f"none: {MODULES[kind]} is not installed; pip install 'teal-runtime[{kind}]' brings it")
     try:
         devices = tried(kind)

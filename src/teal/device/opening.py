@@ -17,9 +17,19 @@ class Found:
     available: bool
 
 
-def devices() -> tuple[Found, ...]:
-    """All devices of this machine, and why those that could be here are not. Raises nothing."""
-    return (Found("cpu", "the cores of this machine", True), *_opencl(), *_cuda())
+def devices(kind: str | None = None) -> tuple[Found, ...]:
+    """All devices of this machine, or those of a kind ("cpu", "opencl", "cuda"), and why those are missing that could be.
+
+    Raises nothing but InvalidArgument, for another kind.
+    """
+    finders = {"cpu": _cpu, "opencl": _opencl, "cuda": _cuda}
+    if kind is not None and kind not in finders:
+        raise InvalidArgument(f"kind {kind!r}, expected cpu, opencl or cuda")
+    return tuple(found for name, find in finders.items() if kind in (None, name) for found in find())
+
+
+def _cpu() -> list[Found]:
+    return [Found("cpu", "the cores of this machine", True)]
 
 
 def _opencl() -> list[Found]:
