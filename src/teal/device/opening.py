@@ -18,7 +18,7 @@ class Found:
 
 
 def devices(kind: str | None = None) -> tuple[Found, ...]:
-    """All devices of this machine, or those of a kind ("cpu", "opencl", "cuda"), and why those are missing that could be.
+    """All devices here, or those of a kind ("cpu", "opencl", "cuda"), and why those are missing that could be here.
 
     Raises nothing but InvalidArgument, for another kind.
     """
