@@ -93,7 +93,7 @@ class Task:
         return max(1, -(-self.batch // self.items)) if self.items else 1
 
 
-class Event(Protocol):
+class Started(Protocol):
     """Something started on a device."""
 
     def done(self) -> bool:
@@ -108,7 +108,7 @@ class Event(Protocol):
 class Launch(Protocol):
     """A task that is ready to be started by one call of the driver."""
 
-    def start(self) -> Event: ...
+    def start(self) -> Started: ...
 
     def run(self) -> None:
         """start() and wait(), at the least cost the device allows."""
@@ -129,7 +129,7 @@ class Program(Protocol):
         """
         ...
 
-    def start(self, directory: Imported, regions: Sequence[Imported]) -> Event:
+    def start(self, directory: Imported, regions: Sequence[Imported]) -> Started:
         """Launches the resident kernel over up to 8 regions; it is over when the kernel has left."""
         ...
 

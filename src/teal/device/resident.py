@@ -23,7 +23,7 @@ from typing import Any
 
 from teal.device.directory import LOST as STATE_LOST
 from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
-from teal.device.protocol import Event, Imported, Place, Program, Task
+from teal.device.protocol import Imported, Place, Program, Started, Task
 from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
 
 DONE, INVALID, FAILED, PARKED_ANSWER, LOST_ANSWER, LATE = range(6)  # teal::Answer of core/device/line.hpp
@@ -66,7 +66,7 @@ class Resident:
         self.directory.header["backoff"] = backoff
         self._answer_within = answer_within
         self._imported: Imported | None = program.device.import_region(self.directory.region)
-        self._event: Event | None = None
+        self._event: Started | None = None
         self._lost: str | None = None
         self._lock = threading.RLock()
         _living.add(self)
