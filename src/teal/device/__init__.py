@@ -12,7 +12,7 @@ Theory and rules: docs/devices.md.
 
 from teal.device.directory import Directory
 from teal.device.opening import Found, devices, open
-from teal.device.protocol import Capabilities, Device, Imported, Launch, Place, Program, Started, Task
+from teal.device.protocol import Capabilities, Device, Imported, Launch, Place, Program, Task
 from teal.device.region import MappedRegion
 from teal.device.resident import Resident
 
@@ -20,7 +20,6 @@ __all__ = [
     "Capabilities",
     "Device",
     "Directory",
-    "Started",
     "Found",
     "Imported",
     "Launch",
