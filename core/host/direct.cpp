@@ -14,7 +14,7 @@ bool ClientSession::submit_direct(ClientSlot& slot) {
     if (reply.stamp.load(std::memory_order_relaxed) != slot.stamp) return false;
     // What the completion word says has to stay true of the call that comes.
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
-    if (!slot.submitted || !has_ended(word, slot.generation) || state_of(word) != State::done) return false;
+    if (!(slot.submitted || slot.tried) || !has_ended(word, slot.generation) || state_of(word) != State::done) return false;
     // Slower than the worker thinks right, and not once: the ring this time, so that the worker sees it too.
     const std::uint32_t limit = reply.limit_ns.load(std::memory_order_relaxed);
     if (limit != 0 && slot.direct_ns > limit) {

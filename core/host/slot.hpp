@@ -66,6 +66,7 @@ struct ClientSlot {
     std::vector<Hold> holds;
     CompletionLine* line = nullptr;
     DeviceLine* device = nullptr;
+    bool tried = false;                  // it was submitted in an earlier loan: the line's word is about a request of its own
     bool direct = false;                 // its last request went to a resident device kernel, and may not have ended
     std::uint32_t device_generation = 0; // of that
     std::uint64_t direct_ns = 0;         // moving average of what those took

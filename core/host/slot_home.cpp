@@ -42,6 +42,7 @@ std::shared_ptr<ClientSlot> SlotHome::loan(std::vector<Hold> holds) {
     let_go_of(std::move(awaited));
     if (!slot) slot = session_->make_slot(inputs_, outputs_);
     if (!slot) return nullptr;
+    slot->tried = slot->tried || slot->submitted;
     slot->submitted = false;
     slot->kept = false;
     slot->expected = expected_;

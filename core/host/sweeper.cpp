@@ -279,7 +279,7 @@ std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, s
         __atomic_store_n(&version.in_flight, 0, __ATOMIC_RELAXED);
         version.run_ns.store(0, std::memory_order_relaxed);
         for (auto* counter : {&version.requests, &version.failed, &version.cancelled, &version.expired, &version.copies_in, &version.copies_out,
-                              &version.bytes_copied, &version.bindings})
+                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks})
             counter->store(0, std::memory_order_relaxed);
         for (Histogram& stage : memory.histograms[i].stages)
             for (auto& bucket : stage.buckets) bucket.store(0, std::memory_order_relaxed);
