@@ -81,6 +81,7 @@ class Load(Message, tag="load"):
     has_file: bool = False  # the model file's descriptor comes with the message
     timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
+    hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
 
 
 class Unload(Message, tag="unload"):
@@ -92,6 +93,14 @@ class Unload(Message, tag="unload"):
 class Lookup(Message, tag="lookup"):
     name: str
     version: int | None = None
+    hold: bool = False  # as in Load; what was loaded without it stays in any case
+    keep: bool = False  # from now on it stays, whoever holds it
+
+
+class Release(Message, tag="release"):
+    """This connection holds the model no more."""
+
+    name: str
 
 
 class ListModels(Message, tag="list_models"):
@@ -114,7 +123,18 @@ class Stop(Message, tag="stop"):
 
 
 ClientMessage = (
-    Hello | OpenSession | MakeRegion | FreeRegion | Load | Unload | Lookup | ListModels | Statistics | TakeSpill | Stop
+    Hello
+    | OpenSession
+    | MakeRegion
+    | FreeRegion
+    | Load
+    | Unload
+    | Lookup
+    | Release
+    | ListModels
+    | Statistics
+    | TakeSpill
+    | Stop
 )
 
 
