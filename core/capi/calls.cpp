@@ -43,7 +43,7 @@ TensorDesc seen_output(const Prepared& prepared, std::size_t i) {
 }
 
 void tell_shape(laika_tensor_t& tensor, std::uint8_t dtype, std::size_t rank, const std::int64_t* shape) noexcept {
-    tensor.dtype = static_cast<laika_dtype_t>(dtype);
+    tensor.dtype = static_cast<std::int32_t>(dtype);
     tensor.ndim = static_cast<std::int32_t>(rank);
     std::copy(shape, shape + rank, tensor.shape);
 }
@@ -138,7 +138,7 @@ void Library::throw_end(const Model& model, Prepared& prepared, laika_tensor_t* 
             throw Failure(LAIKA_ERR_WORKER_DIED, "the worker ended (" + (detail < 256 ? "signal " + std::to_string(detail) : "exit status " + std::to_string(detail - 256)) +
                           ") while it ran '" + name + "'; the host replaces it: try again");
         case Reason::client_cancelled: throw Failure(LAIKA_ERR_CANCELLED, name + ": laika_cancel was called");
-        case Reason::client_gone:
+        case Reason::client_gone: throw Failure(LAIKA_ERR_NOT_INITIALIZED, "laika_finalize was called before the answer came");
         case Reason::host_stopping: throw Failure(LAIKA_ERR_CANCELLED, name + ": the host is stopping");
         case Reason::unloaded: throw Failure(LAIKA_ERR_CANCELLED, name + ": its version was unloaded by force");
         default: break;

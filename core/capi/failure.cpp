@@ -91,7 +91,7 @@ laika_status_t remember_current(const char* where) noexcept {
 
 const char* last_error() noexcept { return text; }
 
-const char* meaning(laika_status_t status) noexcept {
+const char* meaning(int status) noexcept {
     for (const Meaning& one : meanings)
         if (one.status == status) return one.text;
     return "not a code of liblaika";

@@ -30,7 +30,7 @@ laika_status_t remember(laika_status_t status, const char* where, std::string_vi
 // The same for the exception that is being handled.
 laika_status_t remember_current(const char* where) noexcept;
 const char* last_error() noexcept;
-const char* meaning(laika_status_t status) noexcept;
+const char* meaning(int status) noexcept;
 
 // `body` throws, or returns a status whose message was kept.
 template <class Body>

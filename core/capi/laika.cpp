@@ -78,7 +78,7 @@ laika_status_t laika_cancel(laika_call_t call) {
     return with_library("laika_cancel", [&](Library& library) { return library.cancel(call); });
 }
 
-const char* laika_strerror(laika_status_t status) { return teal::capi::meaning(status); }
+const char* laika_strerror(int status) { return teal::capi::meaning(status); }
 
 const char* laika_last_error(void) { return teal::capi::last_error(); }
 

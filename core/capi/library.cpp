@@ -63,7 +63,8 @@ laika_status_t Library::init(const char* address, unsigned flags) {
     const std::lock_guard lock(beginning);
     Library* library = current.load(std::memory_order_acquire);
     if (library == nullptr || library->phase_.load(std::memory_order_acquire) == Phase::forked) {
-        static std::vector<Library*> all;  // a forked child leaves its parent's as it is: nobody can tell what state its locks are in
+        // A forked child leaves its parent's as it is: nobody can tell what state its locks are in. Never destroyed: threads may come late.
+        static std::vector<Library*>& all = *new std::vector<Library*>;
         library = new Library;
         library->next_id_.store((ticks() & 0xffffff) + 1, std::memory_order_relaxed);  // so that a made-up number is hardly ever a handle
         all.push_back(library);

@@ -158,9 +158,9 @@ constexpr unsigned remembered = 64;
 std::atomic<bool> by_kernel{true};  // relaxed: a hint, learned once
 
 // Pages that were there when this thread last copied from (0) or to (1) them.
-thread_local std::uintptr_t seen_pages[2][remembered];
+thread_local std::uintptr_t seen_pages[2][remembered];  // plus 1; 0: none
 
-bool seen(std::uintptr_t page, bool write) noexcept { return seen_pages[write][page % remembered] == page; }
+bool seen(std::uintptr_t page, bool write) noexcept { return seen_pages[write][page % remembered] == page + 1; }
 
 // Copies `bytes` of the caller's by system call: true when it is done, false when memcpy has to do it.
 bool copied_by_kernel(const Transfer& transfer, bool write, const std::string& what) {
@@ -188,8 +188,8 @@ void transfer_one(const Transfer& transfer, bool write, const char* list, std::s
     const bool known = (seen(first, write) && seen(last, write)) || __asan_region_is_poisoned != nullptr || !by_kernel.load(std::memory_order_relaxed);
     if (!known) {
         const bool done = copied_by_kernel(transfer, write, std::string(list) + "[" + std::to_string(index) + "]");
-        seen_pages[write][first % remembered] = first;
-        seen_pages[write][last % remembered] = last;
+        seen_pages[write][first % remembered] = first + 1;
+        seen_pages[write][last % remembered] = last + 1;
         if (done) return;
     }
     if (write) std::memcpy(transfer.callers, transfer.ours, transfer.bytes);

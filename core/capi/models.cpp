@@ -215,7 +215,7 @@ laika_status_t Library::specs(laika_model_t handle, bool outputs, laika_spec_t* 
         to = {};
         const TensorSpec& shaped = from.like >= 0 ? signature.inputs[static_cast<std::size_t>(from.like)] : from;
         from.name.copy(to.name, LAIKA_MAX_NAME - 1);
-        to.dtype = static_cast<laika_dtype_t>(shaped.dtype);
+        to.dtype = static_cast<std::int32_t>(shaped.dtype);
         to.ndim = shaped.ranked ? static_cast<std::int32_t>(shaped.shape.size()) : -1;
         for (std::size_t d = 0; d < shaped.shape.size(); ++d) to.shape[d] = shaped.shape[d].size;
         to.optional = from.optional ? 1 : 0;

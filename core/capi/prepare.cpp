@@ -160,7 +160,7 @@ Prepared* Library::prepare(Model& model, const Tensors& given) {
             continue;
         }
         laika_tensor_t shape{};
-        shape.dtype = static_cast<laika_dtype_t>(planned.dtype);
+        shape.dtype = static_cast<std::int32_t>(planned.dtype);
         shape.ndim = static_cast<std::int32_t>(planned.shape.size());
         std::copy(planned.shape.begin(), planned.shape.end(), shape.shape);
         const laika_tensor_t& own = given.outputs[i];

@@ -18,7 +18,7 @@ std::size_t dims(const laika_tensor_t& tensor) noexcept {  // what of it may be 
 
 std::uint64_t mix_tensor(std::uint64_t hash, const laika_tensor_t& tensor) noexcept {
     hash = mix(hash, reinterpret_cast<std::uintptr_t>(tensor.data));
-    hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) << 32 | static_cast<std::uint32_t>(tensor.ndim));
+    hash = mix(hash, std::uint64_t{static_cast<std::uint32_t>(tensor.dtype)} << 32 | static_cast<std::uint32_t>(tensor.ndim));
     for (std::size_t i = 0; i < dims(tensor); ++i) hash = mix(hash, static_cast<std::uint64_t>(tensor.shape[i]));
     return hash;
 }

@@ -210,8 +210,8 @@ Signature parse_signature(const Answer& answer) {
 }
 
 std::uint64_t checked_bytes(const laika_tensor_t& tensor, const std::string& path) {
-    const auto dtype = static_cast<std::uint64_t>(tensor.dtype);
-    if (dtype >= static_cast<std::uint64_t>(Dtype::bytes)) wrong(path + ".dtype", std::to_string(tensor.dtype) + ", expected a laika_dtype_t");
+    const std::int32_t dtype = tensor.dtype;
+    if (dtype < 0 || dtype >= static_cast<std::int32_t>(Dtype::bytes)) wrong(path + ".dtype", std::to_string(tensor.dtype) + ", expected a laika_dtype_t");
     if (tensor.ndim < 0 || tensor.ndim > LAIKA_MAX_DIMS) wrong(path + ".ndim", std::to_string(tensor.ndim) + ", expected 0 to 8");
     const auto rank = static_cast<std::size_t>(tensor.ndim);
     for (std::size_t i = 0; i < rank; ++i)

@@ -110,7 +110,7 @@ typedef struct laika_call { uint64_t id; } laika_call_t;
 /* Elements lie one after the other, the last dimension closest (C order). ndim 0 is a scalar. */
 typedef struct laika_tensor {
     void *data;           /* aligned to its dtype; in memory of laika_shm_alloc, or anywhere (copied) */
-    laika_dtype_t dtype;
+    int32_t dtype;        /* a laika_dtype_t */
     int32_t ndim;         /* 0 to LAIKA_MAX_DIMS */
     int64_t shape[LAIKA_MAX_DIMS];
 } laika_tensor_t;
@@ -142,7 +142,7 @@ laika_status_t laika_shm_free(laika_shm_t shm);
 
 typedef struct laika_spec {
     char name[LAIKA_MAX_NAME];
-    laika_dtype_t dtype;            /* LAIKA_DTYPE_NONE: any */
+    int32_t dtype;                  /* a laika_dtype_t; LAIKA_DTYPE_NONE: any */
     int32_t ndim;                   /* -1: any */
     int64_t shape[LAIKA_MAX_DIMS];  /* -1: any extent */
     uint32_t optional;              /* 1: an input whose data may be NULL */
@@ -182,8 +182,8 @@ laika_status_t laika_cancel(laika_call_t call);
 
 /* ---- what happened ------------------------------------------------------------------------------------------------ */
 
-/* Never NULL, never freed, for any number. */
-const char *laika_strerror(laika_status_t status);
+/* What a code means. Never NULL, never freed, for any number. */
+const char *laika_strerror(int status);
 
 /* What was wrong in this thread's last failed call, "" before the first. Valid until the next call of this thread. */
 const char *laika_last_error(void);
