@@ -75,7 +75,7 @@ static void *until_the_end(void *argument) {
 
 static void *sleeps(void *argument) {
     laika_model_t *sleeper = argument;
-    int64_t us = 30000000, made = 0;
+    int64_t us = 1000000, made = 0;
     laika_tensor_t in = {&us, LAIKA_INT64, 0, {0}}, out = {&made, LAIKA_INT64, 0, {0}};
     CHECK_STATUS(laika_infer(*sleeper, &in, 1, &out, 1), LAIKA_ERR_NOT_INITIALIZED);
     atomic_fetch_add(&stopped, 1);
@@ -106,7 +106,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
     CHECK(atomic_load(&stopped) == 3);
 
-    NEED(laika_init(argv[1], LAIKA_INIT_DEFAULT)); /* one that would sleep half a minute */
+    NEED(laika_init(argv[1], LAIKA_INIT_DEFAULT)); /* one that would sleep a second: the worker does, whoever waits */
     laika_model_t sleeper;
     NEED(laika_model_load("builtin:sleep", 0, &sleeper));
     pthread_create(&threads[0], NULL, sleeps, &sleeper);
