@@ -187,13 +187,18 @@ void Library::give_back(Model& model, Prepared* prepared) noexcept {
     const bool resting = prepared->place.load(std::memory_order_relaxed) >= 0;
     if (resting && ClientSession::quiescent(*prepared->slot)) [[likely]] {
         model.shelf.put(prepared);
-        // SYNC: seq_cst pairs with model_unload(), which sets it and then clears the shelf: one of the two finds what rests there.
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        if (model.unloaded.load(std::memory_order_seq_cst)) clear_shelf(model);
         return;
     }
     model.shelf.remove(prepared);
     dispose(prepared);
+}
+
+// For calls that pinned nothing: their model may have been unloaded meanwhile.
+void Library::give_back_late(Model& model, Prepared* prepared) noexcept {
+    give_back(model, prepared);
+    // SYNC: a change (of nothing) pairs with that in model_unload(), which then clears the shelf: the second of the two sees what
+    // the first did before.
+    if (model.unloaded.fetch_add(0, std::memory_order_seq_cst) != 0) clear_shelf(model);
 }
 
 laika_status_t Library::infer(laika_model_t handle, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out) {
@@ -270,7 +275,7 @@ laika_status_t Library::wait(laika_call_t call, std::int64_t timeout_ns) {
             }
             if (!ended) return;
             if (!good) library.counters_.failed.fetch_add(1, std::memory_order_relaxed);
-            library.give_back(*one.model, one.prepared);
+            library.give_back_late(*one.model, one.prepared);
         }
     } leave{*this, call, one};
     ClientSlot& slot = *one.prepared->slot;
@@ -294,7 +299,7 @@ laika_status_t Library::cancel(laika_call_t call) {
     const CallInFlight one = call_of(call, true);
     session_->cancel(*one.prepared->slot, State::cancelled, Reason::client_cancelled);
     ClientSession::saw_end(*one.prepared->slot, *one.model->stages);
-    give_back(*one.model, one.prepared);
+    give_back_late(*one.model, one.prepared);
     return LAIKA_OK;
 }
 

@@ -38,16 +38,7 @@ std::vector<std::byte> read_file(int fd) {
     }
 }
 
-struct Parsed {
-    std::uint64_t id = 0;
-    std::span<const std::byte> body;
-    bool in_file = false;
-    bool failed = false;
-    std::string_view kind;
-    std::string_view message;
-};
-
-bool parse_error(Reader& reader, Parsed& parsed) {
+bool parse_error(Reader& reader, ReplyView& parsed) {
     if (reader.next() == Reader::Kind::nil) return reader.nil();
     std::uint32_t entries = 0;
     if (!reader.map(entries)) return false;
@@ -60,7 +51,9 @@ bool parse_error(Reader& reader, Parsed& parsed) {
     return true;
 }
 
-bool parse_reply(std::span<const std::byte> bytes, Parsed& parsed) {
+}  // namespace
+
+bool parse_reply(std::span<const std::byte> bytes, ReplyView& parsed) {
     Reader reader(bytes);
     std::uint32_t entries = 0;
     if (!reader.map(entries)) return false;
@@ -76,8 +69,6 @@ bool parse_reply(std::span<const std::byte> bytes, Parsed& parsed) {
     }
     return reader.at_end();
 }
-
-}  // namespace
 
 Fd Answer::take_fd() {
     if (fds.empty()) not_understood("it should have come with a file descriptor");
@@ -233,7 +224,7 @@ void Control::deliver(Datagram datagram) {
         if (!end_) end_.emplace("Closed", "the host's process is gone; laika_finalize, start it again (`teal serve`), then laika_init");
         return;
     }
-    Parsed parsed;
+    ReplyView parsed;
     if (!parse_reply(datagram.bytes, parsed)) not_understood("it is not a reply");
     const auto found = waiting_.find(parsed.id);
     if (found == waiting_.end()) {

@@ -24,6 +24,17 @@
 
 namespace teal::capi {
 
+// A reply as it came, still in its datagram.
+struct ReplyView {
+    std::uint64_t id = 0;
+    std::span<const std::byte> body;
+    bool in_file = false;
+    bool failed = false;        // `kind` and `message` say how
+    std::string_view kind;
+    std::string_view message;
+};
+bool parse_reply(std::span<const std::byte> bytes, ReplyView& reply);  // false: it is none
+
 struct Answer {
     std::vector<std::byte> bytes;  // the body, MessagePack
     std::vector<Fd> fds;

@@ -36,7 +36,7 @@ struct Model {
     ClientStages* stages = nullptr;       // of the session
     std::shared_ptr<Expectation> expected;  // null: waiters do not spin on a guess
     bool held = false;                    // the host keeps it for us: it wants to hear when we do not need it
-    std::atomic<bool> unloaded{false};
+    std::atomic<std::uint32_t> unloaded{0};
     Shelf shelf;
 };
 
@@ -104,6 +104,7 @@ private:
     [[noreturn]] void throw_end(const Model& model, Prepared& prepared, laika_tensor_t* outputs);
     [[noreturn]] void throw_spilled(const Model& model, Prepared& prepared, laika_tensor_t* outputs);
     void give_back(Model& model, Prepared* prepared) noexcept;
+    void give_back_late(Model& model, Prepared* prepared) noexcept;
 
     CallInFlight call_of(laika_call_t call, bool end);
 

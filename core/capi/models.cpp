@@ -181,7 +181,8 @@ laika_status_t Library::model_unload(laika_model_t handle) {
     if (handle.id == 0 || !entry.id.compare_exchange_strong(seen, 0, std::memory_order_seq_cst))
         throw Failure(LAIKA_ERR_HANDLE, "model: not a loaded model of this process, or unloaded already");
     const std::shared_ptr<Model> model = leave_entry(entry);
-    model->unloaded.store(true, std::memory_order_seq_cst);
+    // SYNC: pairs with give_back_late().
+    model->unloaded.fetch_add(1, std::memory_order_seq_cst);
     clear_shelf(*model);
     release_model(*model);
     return LAIKA_OK;
