@@ -12,7 +12,7 @@
 namespace teal::capi {
 namespace {
 
-constexpr std::uint64_t protocol = 1;               // wire.PROTOCOL
+constexpr std::uint64_t protocol = TEAL_PROTOCOL;    // wire.PROTOCOL, by way of CMake
 constexpr std::size_t longest_message = 160 * 1024;
 constexpr unsigned most_fds = 4;
 constexpr std::size_t largest_file = 64u << 20;     // of an answer that does not fit a datagram

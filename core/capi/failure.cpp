@@ -98,6 +98,8 @@ const char* meaning(int status) noexcept {
 }
 
 void throw_host_failure(std::string_view kind, std::string_view message) {
+    // "host: it is stopping, and takes no more work"
+    if (kind == "PeerDied" && message.starts_with("host: ")) throw Failure(LAIKA_ERR_NO_HOST, std::string(message));
     for (const HostKind& one : host_kinds)
         if (one.name == kind) throw Failure(one.status, std::string(message));
     throw Failure(LAIKA_ERR_INTERNAL, "the host says " + std::string(kind) + ": " + std::string(message));

@@ -63,7 +63,7 @@ typedef enum laika_status {
     LAIKA_ERR_VERSION = 9,          /* host and library are of different builds that do not fit */
     LAIKA_ERR_NOT_FOUND = 10,       /* no such model or file */
     LAIKA_ERR_QUOTA = 11,           /* a limit of the host or of the machine; the message has the numbers */
-    LAIKA_ERR_TIMEOUT = 12,         /* laika_wait: not ended yet; the call goes on */
+    LAIKA_ERR_TIMEOUT = 12,         /* laika_wait: not ended yet, the call goes on; laika_model_load: given up */
     LAIKA_ERR_CANCELLED = 13,       /* the request was ended before it was done: by laika_cancel, the host, or an unload */
     LAIKA_ERR_BUSY = 14,            /* a request still uses it */
     LAIKA_ERR_KERNEL = 15,          /* the model ran and reported an error; the message is its own */
