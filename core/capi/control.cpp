@@ -81,6 +81,9 @@ Control::Control(const char* address, const char* version) : address_(choose_add
     const timeval bound{patience_s, 0};
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
     greet(version);
+}
+
+void Control::relax() noexcept {
     const timeval unbounded{};
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &unbounded, sizeof unbounded);
 }

@@ -44,8 +44,9 @@ struct Answer {
 
 class Control {
 public:
-    // Connects and greets. Throws Failure.
+    // Connects and greets. Throws Failure. Answers have to come within patience_s until relax().
     Control(const char* address, const char* version);
+    void relax() noexcept;  // from here on a question may take its time: loading a model does
 
     // Asks and waits. `write` writes the body: a map with the key "t". Throws what the host says, or host_gone.
     Answer ask(const std::function<void(Writer&)>& write, int fd = -1);

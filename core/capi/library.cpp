@@ -82,6 +82,7 @@ void Library::connect(const char* address) {
     control_ = std::make_unique<Control>(address, "liblaika " TEAL_VERSION);
     try {
         open_session();
+        control_->relax();
     } catch (...) {
         room_.reset();
         session_.reset();

@@ -85,16 +85,18 @@ void hold_or_keep(Writer& out, bool persistent) {
 }  // namespace
 
 Signature Library::lookup(const std::string& name, bool persistent) {
-    return parse_signature(control_->ask([&](Writer& out) {
+    Signature found = parse_signature(control_->ask([&](Writer& out) {
         out.map(3);
         out.text("t"); out.text("lookup");
         out.text("name"); out.text(name);
         hold_or_keep(out, persistent);
     }));
+    found.name = name;  // what we asked for, whatever the host calls it
+    return found;
 }
 
 Signature Library::load(const std::string& name, const std::string& source, int fd, bool persistent) {
-    return parse_signature(control_->ask(
+    Signature loaded = parse_signature(control_->ask(
         [&](Writer& out) {
             out.map(2 + (source.empty() ? 0 : 1) + (fd >= 0 ? 1 : 0) + (persistent ? 0 : 1));
             out.text("t"); out.text("load");
@@ -104,6 +106,8 @@ Signature Library::load(const std::string& name, const std::string& source, int 
             if (!persistent) { out.text("hold"); out.boolean(true); }
         },
         fd));
+    loaded.name = name;
+    return loaded;
 }
 
 Signature Library::find_or_load(const std::string& source, bool persistent) {
@@ -114,7 +118,7 @@ Signature Library::find_or_load(const std::string& source, bool persistent) {
     const std::string name = is_file ? file.name : is_reference ? as_name(source) : source;
     std::string not_found;
     try {
-        Signature found = lookup(name, persistent);
+        const Signature found = lookup(name, persistent);
         if (!is_file || found.digest.empty() || found.digest == file.digest) return found;
     } catch (const Failure& failure) {
         if (failure.status() != LAIKA_ERR_NOT_FOUND) throw;

@@ -1,4 +1,4 @@
-"""The C tests of liblaika, plain, under AddressSanitizer with UBSan, and under valgrind; and what only Python can see of them."""
+"""The C tests of liblaika: plain, under AddressSanitizer and UBSan, under valgrind; and what Python alone can see."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from capi_builds import Compile, tool
 
 import teal
-from capi_builds import Compile, tool
 
 pytestmark = pytest.mark.xdist_group("capi")  # one build, and programs that want the cores
 
@@ -44,7 +44,8 @@ def onnx_files(onnx_model: Callable[..., Path]) -> tuple[Path, Path]:
         "g (float[n, 3] x) => (float[n, 3] y, float s) { y = Add(x, x)  s = ReduceSum<keepdims=0>(x) }", "dynamic"
     )
     growing = onnx_model(
-        "g (float[n] x) => (float[m] y) <float zero = {0}> { above = Greater(x, zero)  y = Compress<axis=0>(x, above) }",
+        "g (float[n] x) => (float[m] y) <float zero = {0}> { above = Greater(x, zero) "
+        " y = Compress<axis=0>(x, above) }",
         "growing",
     )
     return dynamic, growing
@@ -57,7 +58,7 @@ def not_a_model(tmp_path: Path) -> Path:
     return path
 
 
-# ---- the programs ------------------------------------------------------------------------------------------------------
+# ---- the programs ----------------------------------------------------------------------------------------------------
 
 
 def test_calls(compiled: Compile, host: teal.Host, onnx_files: tuple[Path, Path]) -> None:
@@ -86,8 +87,6 @@ def test_program_sanitized(sanitized: Compile, host: teal.Host, name: str) -> No
     _run(sanitized(name), host.address, "300", **_ASAN)
 
 
-
-
 @pytest.fixture
 def valgrind() -> tuple[str, ...]:
     definite = ("--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite")
@@ -113,7 +112,7 @@ def test_program_under_valgrind(compiled: Compile, host: teal.Host, name: str, v
     _run(compiled(name), host.address, "50", before=(*valgrind, *leaks))
 
 
-# ---- what a client leaves behind -----------------------------------------------------------------------------------------
+# ---- what a client leaves behind -------------------------------------------------------------------------------------
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
@@ -134,7 +133,9 @@ def _loaded(host: teal.Host) -> set[str]:
 @pytest.mark.parametrize("how", ["exit", "abort"])
 def test_a_process_that_leaves_leaves_nothing(compiled: Compile, host: teal.Host, mlp_path: Path, how: str) -> None:
     before = _clients(host), _loaded(host)
-    process = subprocess.run([compiled("leaves"), host.address, mlp_path, how], capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [compiled("leaves"), host.address, mlp_path, how], capture_output=True, text=True, check=False
+    )
     assert process.returncode == (0 if how == "exit" else -signal.SIGABRT), process.stderr
     _until(lambda: (_clients(host), _loaded(host)) == before, "its session and models are still there")
 

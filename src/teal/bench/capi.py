@@ -1,9 +1,9 @@
 """A C program as a client: what a call through liblaika costs (bar ``laika.c.identity.p50_us``).
 
-Theory of operation: a host of our own with one worker on one core, and ``laika-bench`` (core/capi/bench/identity.c, built and
-installed with the library) on another; it times each call itself and prints JSON. The echo of one line between the two
-cores, measured before and after, is the floor that a call stands on: it differs by a factor of four with where a
-virtual machine's cores lie, so a row without it says little.
+Theory of operation: a host of our own with one worker on one core, and ``laika-bench`` (core/capi/bench/identity.c,
+built and installed with the library) on another; it times each call itself and prints JSON. The echo of one line
+between the two cores, measured before and after, is the floor that a call stands on: it differs by a factor of four
+with where a virtual machine's cores lie, so a row without it says little.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Row:
 def rows(calls: int = 100_000, nbytes: int = 64, cores: tuple[int, int] | None = None) -> list[Row]:
     """The identity call from C: in place, moved by the worker to other shared memory, and copied (counted).
 
-    cores: of the client and of the worker; the first two usable ones. Raises NotFound without liblaika, InternalError when
-    the program fails.
+    cores: of the client and of the worker; the first two usable ones. Raises NotFound without liblaika, InternalError
+    when the program fails.
     """
     program = config.root() / "bin" / "laika-bench"
     usable = sorted(os.sched_getaffinity(0))
@@ -66,7 +66,8 @@ def _floor(client: int, worker: int) -> float:
 
 def _run(program: Path, calls: int, nbytes: int, client: int, worker: int) -> dict[str, Any]:
     name = f"bench-capi-{os.getpid()}"
-    serve = [sys.executable, "-c", "from teal.cli import main; main()", "serve", "--name", name, "--cores", str(worker), "--idle", "10ms"]  # fmt: skip
+    serve = [sys.executable, "-c", "from teal.cli import main; main()", "serve", "--name", name]
+    serve += ["--cores", str(worker), "--idle", "10ms"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as host:
         try:
             assert host.stdout is not None

@@ -17,7 +17,9 @@ def root() -> Path:
 
     folder = Path(_core.__file__).parent / "capi"
     if not (folder / "lib" / "liblaika.so").exists():
-        raise NotFound(f"{folder}/lib/liblaika.so: this Teal was built without liblaika; install it with -DTEAL_CAPI=ON")
+        raise NotFound(
+            f"{folder}/lib/liblaika.so: this Teal was built without liblaika; install it with -DTEAL_CAPI=ON"
+        )
     return folder
 
 
