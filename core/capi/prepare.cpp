@@ -53,6 +53,82 @@ TensorDesc describe(const TensorPlan& plan, const Located& where, const void* da
 
 bool is_absent(const TensorPlan& plan) { return (plan.flags & tensor_absent) != 0; }
 
+// One call on its way to being prepared.
+struct Preparation {
+    const Tensors& given;
+    Plan plan;
+    std::vector<Located> found;
+    std::vector<TensorPlan> placed;  // the plans of those that have their place already
+
+    Preparation(const Tensors& tensors, Plan planned) : given(tensors), plan(std::move(planned)), found(tensors.count()), placed(tensors.count()) {}
+
+    [[nodiscard]] TensorPlan& plan_at(std::size_t i) { return i < given.n_in ? plan.inputs[i] : plan.outputs[i - given.n_in]; }
+    [[nodiscard]] bool is_placed(std::size_t i) const { return found[i].shm != nullptr; }
+
+    // Tensors that have their place already get none in the slot.
+    void take_out_placed() {
+        for (std::size_t i = 0; i < given.count(); ++i) {
+            if (i < given.n_in && given[i].data == nullptr && !is_absent(plan_at(i)) && found[i].bytes > 0)
+                throw Failure(LAIKA_ERR_POINTER, path_of(given, i) + ".data: NULL, expected " + std::to_string(found[i].bytes) + " bytes");
+            if (!is_placed(i)) continue;
+            placed[i] = plan_at(i);
+            TensorPlan none;
+            none.dtype = placed[i].dtype;
+            none.flags = tensor_absent;
+            plan_at(i) = none;
+        }
+    }
+
+    void describe_placed(ClientSlot& slot) const {
+        for (std::size_t i = 0; i < given.count(); ++i)
+            if (is_placed(i)) (i < given.n_in ? slot.inputs[i] : slot.outputs[i - given.n_in]) = describe(placed[i], found[i], given[i].data);
+        for (std::size_t i = 0; i < given.n_out; ++i)
+            if (slot.in_place[i] >= 0) slot.outputs[i] = slot.inputs[static_cast<std::size_t>(slot.in_place[i])];
+    }
+
+    // By what the call is found again.
+    void list_tensors(Prepared& made) const {
+        made.tensors.reserve(given.count());
+        for (std::size_t i = 0; i < given.count(); ++i) {
+            made.tensors.push_back(given[i]);
+            if (!is_placed(i) && given[i].data != nullptr) made.tensors[i].data = elsewhere();
+        }
+    }
+
+    [[nodiscard]] std::byte* place_of_input(const ClientSlot& slot, std::size_t i) const {
+        return is_placed(i) ? static_cast<std::byte*>(given[i].data) : slot.base + slot.inputs[i].offset;
+    }
+
+    void list_inputs(Prepared& made) const {
+        const ClientSlot& slot = *made.slot;
+        for (std::size_t i = 0; i < given.n_in; ++i)
+            if (!is_placed(i) && !is_absent(plan.inputs[i])) made.in.push_back({static_cast<std::uint32_t>(i), place_of_input(slot, i), slot.inputs[i].nbytes});
+    }
+
+    void list_output(Prepared& made, std::size_t i) const {
+        const ClientSlot& slot = *made.slot;
+        const bool is_there = is_placed(given.n_in + i);
+        const auto index = static_cast<std::uint32_t>(i);
+        if (!is_there) {
+            const std::int32_t lies_in = slot.in_place[i];
+            std::byte* place = lies_in >= 0 ? place_of_input(slot, static_cast<std::size_t>(lies_in)) : slot.base + slot.outputs[i].offset;
+            made.out.push_back({index, place, slot.outputs[i].nbytes});
+        }
+        const TensorPlan& planned = is_there ? placed[given.n_in + i] : plan.outputs[i];
+        if ((planned.flags & tensor_unplanned) != 0) {
+            made.planned = false;
+            return;
+        }
+        laika_tensor_t shape{};
+        shape.dtype = static_cast<std::int32_t>(planned.dtype);
+        shape.ndim = static_cast<std::int32_t>(planned.shape.size());
+        std::copy(planned.shape.begin(), planned.shape.end(), shape.shape);
+        const laika_tensor_t& own = given.outputs[i];
+        const bool same = own.dtype == shape.dtype && own.ndim == shape.ndim && std::equal(shape.shape, shape.shape + shape.ndim, own.shape);
+        if (!same) made.made.push_back({index, shape});
+    }
+};
+
 }  // namespace
 
 // Where the tensors lie. Throws Failure(pointer) for those that lie nowhere they may.
@@ -105,8 +181,7 @@ void Library::use(Prepared& prepared, const Tensors& given, const Located* found
 }
 
 Prepared* Library::prepare(Model& model, const Tensors& given) {
-    Plan plan = plan_call(model.signature, given.inputs, given.n_in, given.outputs, given.n_out);
-    std::vector<Located> found(given.count());
+    Preparation work(given, plan_call(model.signature, given.inputs, given.n_in, given.outputs, given.n_out));
     auto owned = std::make_unique<Prepared>();
     Prepared& made = *owned;
     made.session = session_;
@@ -115,60 +190,23 @@ Prepared* Library::prepare(Model& model, const Tensors& given) {
     {
         const std::lock_guard lock(memory_);
         sweep_limbo();
-        locate(given, found.data());
-        use(made, given, found.data());
+        locate(given, work.found.data());
+        use(made, given, work.found.data());
     }
     struct Undo {  // unless it succeeds
         Library& library;
         std::unique_ptr<Prepared>& owned;
         ~Undo() { if (owned) library.dispose(owned.release()); }
     } undo{*this, owned};
-    const auto plan_at = [&](std::size_t i) -> TensorPlan& { return i < given.n_in ? plan.inputs[i] : plan.outputs[i - given.n_in]; };
-    // Tensors that have their place already get none in the slot.
-    std::vector<TensorPlan> placed(given.count());
-    for (std::size_t i = 0; i < given.count(); ++i) {
-        if (i < given.n_in && given[i].data == nullptr && !is_absent(plan_at(i)) && found[i].bytes > 0)
-            throw Failure(LAIKA_ERR_POINTER, path_of(given, i) + ".data: NULL, expected " + std::to_string(found[i].bytes) + " bytes");
-        if (found[i].shm == nullptr) continue;
-        placed[i] = plan_at(i);
-        plan_at(i) = {placed[i].dtype, tensor_absent, {}, 0, -1};
-    }
-    made.slot = slot_with_room(plan);
-    ClientSlot& slot = *made.slot;
-    slot.expected = model.expected;
-    for (std::size_t i = 0; i < given.count(); ++i)
-        if (found[i].shm != nullptr) (i < given.n_in ? slot.inputs[i] : slot.outputs[i - given.n_in]) = describe(placed[i], found[i], given[i].data);
-
-    made.tensors.reserve(given.count());
-    for (std::size_t i = 0; i < given.count(); ++i) {
-        made.tensors.push_back(given[i]);
-        if (found[i].shm == nullptr && given[i].data != nullptr) made.tensors[i].data = elsewhere();
-    }
-    const auto place_of_input = [&](std::size_t i) { return found[i].shm != nullptr ? static_cast<std::byte*>(given[i].data) : slot.base + slot.inputs[i].offset; };
-    for (std::size_t i = 0; i < given.n_in; ++i)
-        if (found[i].shm == nullptr && !is_absent(plan.inputs[i])) made.in.push_back({static_cast<std::uint32_t>(i), place_of_input(i), slot.inputs[i].nbytes});
-    for (std::size_t i = 0; i < given.n_out; ++i) {
-        const std::int32_t lies_in = slot.in_place[i];
-        if (lies_in >= 0) slot.outputs[i] = slot.inputs[static_cast<std::size_t>(lies_in)];
-        const Located& where = found[given.n_in + i];
-        const TensorPlan& planned = where.shm != nullptr ? placed[given.n_in + i] : plan.outputs[i];
-        if (where.shm == nullptr)
-            made.out.push_back({static_cast<std::uint32_t>(i), lies_in >= 0 ? place_of_input(static_cast<std::size_t>(lies_in)) : slot.base + slot.outputs[i].offset,
-                                slot.outputs[i].nbytes});
-        if ((planned.flags & tensor_unplanned) != 0) {
-            made.planned = false;
-            continue;
-        }
-        laika_tensor_t shape{};
-        shape.dtype = static_cast<std::int32_t>(planned.dtype);
-        shape.ndim = static_cast<std::int32_t>(planned.shape.size());
-        std::copy(planned.shape.begin(), planned.shape.end(), shape.shape);
-        const laika_tensor_t& own = given.outputs[i];
-        const bool same = own.dtype == shape.dtype && own.ndim == shape.ndim && std::equal(shape.shape, shape.shape + shape.ndim, own.shape);
-        if (!same) made.made.push_back({static_cast<std::uint32_t>(i), shape});
-    }
+    work.take_out_placed();
+    made.slot = slot_with_room(work.plan);
+    made.slot->expected = model.expected;
+    work.describe_placed(*made.slot);
+    work.list_tensors(made);
+    work.list_inputs(made);
+    for (std::size_t i = 0; i < given.n_out; ++i) work.list_output(made, i);
     made.restore_block();
-    slot.stamp = session_->next_stamp();
+    made.slot->stamp = session_->next_stamp();
     made.key = hash_of({made.tensors.data(), given.n_in, made.tensors.data() + given.n_in, given.n_out});
     counters_.prepared.fetch_add(1, std::memory_order_relaxed);
     Prepared* evicted = nullptr;

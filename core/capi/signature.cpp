@@ -235,7 +235,9 @@ Plan plan_call(const Signature& signature, const laika_tensor_t* inputs, std::si
         const TensorSpec& spec = signature.inputs[i];
         const std::string path = "inputs[" + std::to_string(i) + "]";
         if (spec.optional && inputs[i].data == nullptr) {
-            plan.inputs.push_back({Dtype::f32, tensor_absent, {}, 0, -1});
+            plan.inputs.emplace_back();
+            plan.inputs.back().dtype = Dtype::f32;
+            plan.inputs.back().flags = tensor_absent;
             continue;
         }
         checked_bytes(inputs[i], path);

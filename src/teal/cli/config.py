@@ -16,10 +16,9 @@ def root() -> Path:
     from teal.errors import NotFound
 
     folder = Path(_core.__file__).parent / "capi"
-    if not (folder / "lib" / "liblaika.so").exists():
-        raise NotFound(
-            f"{folder}/lib/liblaika.so: this Teal was built without liblaika; install it with -DTEAL_CAPI=ON"
-        )
+    library = folder / "lib" / "liblaika.so"
+    if not library.exists():
+        raise NotFound(f"{library}: this Teal was built without liblaika; build it with -DTEAL_CAPI=ON")
     return folder
 
 
