@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted([*(ROOT / "core" / "tests").glob("*_test.cpp"), *(ROOT / "core" / "tests").glob("fuzz_*.cpp")])
+SOURCES = sorted([*(ROOT / "core" / "tests").rglob("*_test.cpp"), *(ROOT / "core" / "tests").rglob("fuzz_*.cpp")])
 
 pytestmark = pytest.mark.xdist_group("core")  # they want the cores to themselves, and one build
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "doctor": "doctor",
     "bench": "bench",
     "demo": "demo",
+    "config": "config",
     "version": "version",
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class Name:
     leaving: set[asyncio.Task[None]] = field(default_factory=set)  # versions that were replaced, on their way out
     waiting: int = 0  # loads that hold or want the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    kept: bool = False  # somebody loaded it to stay
+    holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +375,32 @@ class Catalog:
             name.leaving.add(task)
             task.add_done_callback(name.leaving.discard)
 
+    # ---- who wants it --------------------------------------------------------------------------------------------
+
+    def keep(self, name: str, user: User) -> None:
+        """It stays until somebody unloads it. Raises InvalidArgument for a user who may not change it."""
+        self._check_may_change(name, list(self.names[name].versions.values()), user)
+        self.names[name].kept = True
+
+    def hold(self, name: str, client: Hashable) -> None:
+        """It stays while the client is there, at least."""
+        self.names[name].holders.add(client)
+
+    def held_by(self, client: Hashable) -> list[str]:
+        return [name for name, known in self.names.items() if client in known.holders]
+
+    async def release(self, name: str, client: Hashable) -> None:
+        """The client needs it no more. A model that nobody keeps or holds is unloaded."""
+        known = self.names.get(name)
+        if known is None or client not in known.holders:
+            return
+        known.holders.discard(client)
+        if known.kept or known.holders:
+            return
+        async with known.lock:  # a load may have been under way
+            if known.versions and not known.kept and not known.holders:
+                await self._drop(known, list(known.versions.values()), force=False)
+
     # ---- unloading -----------------------------------------------------------------------------------------------
 
     async def unload(self, unload: wire.Unload, user: User) -> None:
@@ -380,19 +408,26 @@ class Catalog:
         self.version(unload.name, unload.version)
         name = self.names[unload.name]
         async with name.lock:
-            pool = self._pools[name.pool]
             version = self.version(unload.name, unload.version)  # somebody else may have unloaded it meanwhile
             doomed = [version] if unload.version is not None else list(name.versions.values())
             self._check_may_change(unload.name, doomed, user)
-            for one in doomed:
-                name.versions.pop(one.number, None)
-                if name.current == one.number:
-                    name.current = max(name.versions, default=None)
-                    if name.current is not None:
-                        pool.sweeper.publish_version(name.versions[name.current].line, True)
-                        await pool.unbind(one)
-            for one in doomed:
-                await pool.drop_version(one, force=unload.force)
+            await self._drop(name, doomed, force=unload.force)
+
+    async def _drop(self, name: Name, doomed: list[Version], *, force: bool) -> None:
+        """The name's lock is held."""
+        pool = self._pools[name.pool]
+        for one in doomed:
+            name.versions.pop(one.number, None)
+            if name.current == one.number:
+                name.current = max(name.versions, default=None)
+                if name.current is not None:
+                    pool.sweeper.publish_version(name.versions[name.current].line, True)
+                    await pool.unbind(one)
+        if not name.versions:
+            name.kept = False
+            name.holders.clear()
+        for one in doomed:
+            await pool.drop_version(one, force=force)
 
 
 def _check_device(load: wire.Load, kind: str) -> None:

@@ -21,6 +21,7 @@ from teal import _core
 from teal._version import __version__
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded, VersionMismatch
 from teal.host import callers, records, wire
+from teal.host import repository as files
 from teal.host.catalog import Catalog, User
 from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
@@ -74,6 +75,8 @@ class Daemon:
             pool.forget()
 
     def _gone(self, client: Client) -> None:
+        for name in self.catalog.held_by(client):
+            self.listener.task(self.catalog.release(name, client))
         for name, session in client.all_sessions():
             self.listener.task(self.pools[name].close_session(session, gone=True))
 
@@ -103,12 +106,20 @@ class Daemon:
                 await pool.free_region(session, region)
                 return None, ()
             case wire.Load():
-                return await self.catalog.load(body, datagram, User(client.uid, client.owner)), ()
+                user = User(client.uid, client.owner)
+                described = await self.catalog.load(body, datagram, user)
+                await self._hold(client, body)
+                return described, ()
             case wire.Unload():
                 await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
             case wire.Lookup(name, number):
-                return self.catalog.describe(name, self.catalog.version(name, number)), ()
+                described = self.catalog.describe(name, self.catalog.version(name, number))
+                await self._hold(client, body)
+                return described, ()
+            case wire.Release(name):
+                await self.catalog.release(files.check_name(name), client)
+                return None, ()
             case wire.ListModels():
                 return self.catalog.describe_all(), ()
             case wire.Statistics():
@@ -125,6 +136,15 @@ class Daemon:
                 self.listener.task(self.stop(drain=drain, timeout=timeout))
                 return None, ()
         raise InvalidArgument(f"message {type(body).__name__} is not for a host")
+
+    async def _hold(self, client: Client, asked: wire.Load | wire.Lookup) -> None:
+        keep = not asked.hold if isinstance(asked, wire.Load) else asked.keep
+        if keep:
+            self.catalog.keep(asked.name, User(client.uid, client.owner))
+        elif asked.hold:
+            self.catalog.hold(asked.name, client)
+            if client.gone:  # it left while we loaded
+                await self.catalog.release(asked.name, client)
 
     def _greet(self, client: Client, hello: wire.Hello) -> Any:
         if hello.protocol != wire.PROTOCOL or hello.abi != _core.ABI_VERSION:

@@ -95,6 +95,7 @@ class Load(Message, tag="load"):
     options: dict[str, str] = {}
     device: str | None = None  # as teal.device.open() takes it; None: no device
     path: str | None = None  # cpu, apk, pl or auto
+    hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
 
 
 class Unload(Message, tag="unload"):
@@ -106,6 +107,14 @@ class Unload(Message, tag="unload"):
 class Lookup(Message, tag="lookup"):
     name: str
     version: int | None = None
+    hold: bool = False  # as in Load; what was loaded without it stays in any case
+    keep: bool = False  # from now on it stays, whoever holds it
+
+
+class Release(Message, tag="release"):
+    """This connection holds the model no more."""
+
+    name: str
 
 
 class ListModels(Message, tag="list_models"):
@@ -137,6 +146,7 @@ ClientMessage = (
     | Load
     | Unload
     | Lookup
+    | Release
     | ListModels
     | Statistics
     | TakeSpill
