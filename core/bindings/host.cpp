@@ -95,6 +95,7 @@ void bind_host(nb::module_& m) {
             const Sweeper::Adopted adopted = s.adopt_bpf_session(fd, slots, limit);
             return nb::make_tuple(adopted.index, adopted.epoch, adopted.fd, adopted.bytes);
         }, nb::arg("fd"), nb::arg("slots"), nb::arg("limit"), nb::sig("def adopt_bpf_session(self, fd: int, slots: int, limit: int) -> tuple[int, int, int, int]"))
+        .def("limit_priority", &Sweeper::limit_priority, nb::arg("session"), nb::arg("most"))
         .def("open_session", [](Sweeper& s, std::uint32_t slots, std::uint32_t limit) {
             const Sweeper::Opened opened = s.open_session(slots, limit);
             return nb::make_tuple(opened.index, opened.epoch, opened.fd);

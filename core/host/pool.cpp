@@ -1,5 +1,6 @@
 #include "host/pool.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -13,7 +14,9 @@ namespace {
 
 constexpr std::uint64_t pool_offset = page_bytes;
 // Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
-constexpr unsigned longest_turn = 256;
+constexpr unsigned longest_turn = 16;
+constexpr unsigned longest_look = 64;  // blocked records looked at in one drain(), of which as many as above go on
+constexpr std::uint32_t shortest_run_ns = 200;  // in virtual time: what handing out a request costs anyway
 
 // Words that are written under the role and read by others at any time.
 template <class T>
@@ -85,6 +88,7 @@ bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
     const Record& left = memory_->records[a];
     const Record& right = memory_->records[b];
     if (left.entry.priority != right.entry.priority) return left.entry.priority > right.entry.priority;
+    if (left.tag != right.tag) return left.tag < right.tag;
     return left.sequence < right.sequence;
 }
 
@@ -193,7 +197,11 @@ void Pool::block(std::uint32_t index) noexcept {
 
 void Pool::unblock(std::span<SessionMap* const> live) noexcept {
     std::uint32_t* blocked = memory_->blocked;
-    for (std::uint32_t i = 0; i < memory_->header.blocked_size;) {
+    PoolHeader& header = memory_->header;
+    std::uint32_t i = header.next_blocked;
+    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && header.blocked_size > 0; ++looked) {
+        if (i >= header.blocked_size) i = 0;
+        header.next_blocked = i;
         const std::uint32_t index = blocked[i];
         Record& record = memory_->records[index];
         SessionMap* map = map_of(live, record);
@@ -210,11 +218,14 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
             else end_queued(index, map, State::cancelled, Reason::client_cancelled);
             end_record(index, State::cancelled);
         }
-        poke(blocked[i], blocked[memory_->header.blocked_size - 1]);
-        poke(memory_->header.blocked_size, memory_->header.blocked_size - 1);
+        // The order among them is the run queue's business.
+        poke(blocked[i], blocked[header.blocked_size - 1]);
+        poke(header.blocked_size, header.blocked_size - 1);
+        ++moved;
         if (found == Came::well) heap_push(index);
         else give_back({&index, 1});
     }
+    header.next_blocked = i;
 }
 
 bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
@@ -287,6 +298,9 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.attempts = 0;
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
+    record.entry.priority = std::min(entry.priority, line.most_priority);
+    record.tag = std::max(memory_->header.virtual_time, line.finish);
+    line.finish = record.tag + std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     if (after.count > 0) memory_->afters[index] = after;
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
@@ -404,6 +418,7 @@ std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps
             continue;
         }
         ++record.attempts;
+        memory_->header.virtual_time = std::max(memory_->header.virtual_time, record.tag);
         return index;
     }
 }

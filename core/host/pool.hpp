@@ -7,6 +7,10 @@
 //   - a record becomes visible (state queued) before its ring entry is retired, and repair() retires an
 //     entry whose record exists, so that a request is neither lost nor taken twice.
 //
+// The order of the run queue: priority, then start-time fair queueing between sessions (each request's tag is where the session's last
+// one ends in virtual time, or now; its length is what this version usually takes), then arrival. With one session that is arrival; a
+// session that fills its quota is served in turn with the others.
+//
 // A request may wait for the ends of others of its session, or of events (AfterLine). Its record is queued as all are, but lies
 // in `blocked` until they have come; every dispatcher looks, and a leader that watches the rings watches these lines as well.
 //
@@ -52,6 +56,7 @@ struct alignas(64) Record {
     std::uint32_t ring_position;        // repair(): the entry this record came from
     std::uint32_t next_free;
     std::uint64_t sequence;             // order of arrival
+    std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
 };
 static_assert(sizeof(Record) == 128);
 
@@ -83,8 +88,10 @@ struct alignas(64) SessionLine {
     std::atomic<std::uint32_t> granted;    // tensor regions handed out so far; host only
     std::uint32_t garbage;                 // entries that named no slot; under the role
     std::uint64_t requests;                // under the role
+    std::uint64_t finish;                  // virtual time when what it has asked for so far would be done; under the role
     std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
-    std::uint8_t pad[20];
+    std::int32_t most_priority;            // what it asks for beyond that is cut to it; host only
+    std::uint8_t pad[4];
 };
 static_assert(sizeof(SessionLine) == 64);
 
@@ -144,7 +151,9 @@ struct PoolHeader {
     std::uint32_t blocked_size;
     std::uint64_t next_sequence;
     std::uint64_t repairs;
-    std::uint8_t pad4[32];
+    std::uint64_t virtual_time;  // tag of the request that was picked last
+    std::uint32_t next_blocked;  // where the next look at blocked records starts
+    std::uint8_t pad4[20];
 };
 static_assert(sizeof(PoolHeader) == 256);
 
@@ -220,7 +229,7 @@ private:
     void rebuild() noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
     void block(std::uint32_t record) noexcept;
-    void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue
+    void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
 
     std::shared_ptr<Region> region_;

@@ -215,6 +215,8 @@ Sweeper::Opened Sweeper::admit(std::unique_ptr<SessionMap> map, std::uint32_t li
     line.granted.store(static_cast<std::uint32_t>(map->owned.size()), std::memory_order_relaxed);
     line.garbage = 0;
     line.requests = 0;
+    line.finish = 0;
+    line.most_priority = INT32_MAX;
     line.state.store(static_cast<std::uint32_t>(SessionState::open), std::memory_order_release);
     pool_->leave();
     const Opened opened{map->index, map->epoch, map->session->fd()};
@@ -228,6 +230,13 @@ std::uint32_t Sweeper::free_entry() const {
     for (std::uint32_t i = 0; i < max_sessions; ++i)
         if (static_cast<SessionState>(pool_->memory().sessions[i].state.load(std::memory_order_relaxed)) == SessionState::free) return i;
     throw Error(Code::quota_exceeded, "this pool has 1024 sessions open, the most it holds; close some or start another pool");
+}
+
+void Sweeper::limit_priority(std::uint32_t session, std::int32_t most) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->memory().sessions[session].most_priority = most;
+    pool_->leave();
 }
 
 void Sweeper::grant_region(std::uint32_t session, std::uint32_t count) {

@@ -36,6 +36,8 @@ public:
     // The same in a client's BPF map (takes the descriptor, also when it throws): checked, formatted, shut; region 0 is in it.
     struct Adopted { std::uint32_t index; std::uint32_t epoch; int fd; std::uint64_t bytes; };
     Adopted adopt_bpf_session(int fd, std::uint32_t slots, std::uint32_t limit);
+    // What the client of a session asks for beyond it is cut to it; before the client is told of its session.
+    void limit_priority(std::uint32_t session, std::int32_t most);
     void grant_region(std::uint32_t session, std::uint32_t count);  // how many regions were handed out so far
     // No new requests are taken, waiting ones are cancelled. Running ones go on: poll session_in_flight().
     void close_session(std::uint32_t session, Reason reason);

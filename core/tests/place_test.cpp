@@ -306,6 +306,7 @@ void test_direct_is_out() {
     CHECK(call(*client.session, *slot, log_model));
     teal::ReplyLine& reply = slot->device->reply;
     reply.stamp = slot->stamp;
+    reply.owner = 1;
     reply.state = static_cast<std::uint32_t>(teal::LineState::resident);
     CHECK(client.session->submit_direct(*slot));
     CHECK(says(refusal(Code::busy, [&] { client.session->submit(*other, log_model, 0, 0, 0); }), "writes"));

@@ -1,4 +1,5 @@
 // Tests of core/host, one behaviour each: answers and refusals, order, deadlines, cancelling, limits.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -263,6 +264,56 @@ void test_limit() {
     scene.check_all_free();
 }
 
+// A session that has filled its quota is served in turn with one that asks once.
+void test_sessions_in_turn() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client flood = scene.open(200, 200);
+    const Client other = scene.open(16, 64);
+    const auto busy = scene.occupy(other);
+    std::vector<std::unique_ptr<teal::ClientSlot>> many;
+    for (int i = 0; i < 100; ++i) many.push_back(scene.note(flood, 1000 + i));
+    scene.taken(100);
+    const auto one = scene.note(other, 1);
+    scene.taken(101);
+    const auto two = scene.note(other, 2);
+    scene.taken(102);
+    scene.open_gate = true;
+    for (auto& slot : many) flood.session->wait(*slot, 0, 0);
+    other.session->wait(*one, 0, 0);
+    other.session->wait(*two, 0, 0);
+    const std::lock_guard lock(scene.log_mutex);
+    const auto place = [&](std::int64_t value) { return std::find(scene.log.begin(), scene.log.end(), value) - scene.log.begin(); };
+    CHECK(place(1) <= 2);
+    CHECK(place(2) <= 4);
+    CHECK(place(1) < place(2));
+    for (int i = 1; i < 100; ++i) CHECK(place(1000 + i - 1) < place(1000 + i));
+    CHECK_EQ(scene.log.size(), 102);
+}
+
+// Who may not be more urgent is not.
+void test_priority_is_cut() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client owner = scene.open();
+    const Client guest = scene.open();
+    scene.sweeper.limit_priority(guest.index, 0);
+    const auto busy = scene.occupy(owner);
+    const auto first = scene.note(owner, 1, 1);
+    scene.taken(1);
+    const auto urgent = scene.note(guest, 2, INT32_MAX);
+    scene.taken(2);
+    const auto lazy = scene.note(guest, 3, -5);
+    const auto plain = scene.note(owner, 4, 0);
+    scene.taken(4);
+    scene.open_gate = true;
+    for (const auto* slot : {&first, &plain}) owner.session->wait(**slot, 0, 0);
+    for (const auto* slot : {&urgent, &lazy}) guest.session->wait(**slot, 0, 0);
+    const std::lock_guard lock(scene.log_mutex);
+    CHECK_EQ(scene.log.front(), 1);
+    CHECK_EQ(scene.log.back(), 3);
+}
+
 }  // namespace
 
 int main() {
@@ -274,5 +325,7 @@ int main() {
     test_deadlines_behind_spin();
     test_cancel();
     test_limit();
+    test_sessions_in_turn();
+    test_priority_is_cut();
     return teal::check::summary();
 }

@@ -343,3 +343,34 @@ def gated_double(x: Array, path: Array) -> Array:
 )
 def awkward_names(out: Array, deadline: Array) -> Array:
     return out - deadline
+
+
+# ---- hostile to the weights of others in its worker ------------------------------------------------------------------
+
+
+def _mapped_model(name: str) -> tuple[int, int]:
+    """Where this worker maps the sealed file of a model: (address, bytes)."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if f"memfd:teal:{name} " in line:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            return begin, end - begin
+    raise LookupError(name)
+
+
+def tamper(how: Any) -> int:
+    """Tries to change the weights of the model `victim`: 0 through its mapping's file, 1 by mapping that anew, 2 in place."""
+    import mmap
+
+    begin, size = _mapped_model("victim")
+    if int(how) == 2:
+        ctypes.memset(begin, 0, size)  # faults
+        return 0
+    fd = os.open(f"/proc/self/map_files/{begin:x}-{begin + size:x}", os.O_RDWR)
+    try:
+        if int(how) == 0:
+            os.pwrite(fd, b"changed", 0)
+        else:
+            mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(fd)
+    return 0

@@ -16,6 +16,7 @@ _COMMANDS = {
     "load": "load",
     "unload": "unload",
     "ls": "ls",
+    "verify": "verify",
     "infer": "infer",
     "stat": "stat",
     "stop": "stop",

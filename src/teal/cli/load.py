@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
 @click.option("--device", metavar="NAME", help="Device of a systems load: opencl, opencl:pocl, cuda … [default: none]")
 @click.option("--path", type=click.Choice(["auto", "apk", "pl", "cpu"]), help="How the device runs it [default: auto]")
+@click.option("--digest", metavar="SHA256", help="What the file's SHA-256 must be.")
 @click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
               help="How long it may take.")  # fmt: skip
 @options.host_option
@@ -39,6 +40,7 @@ def command(
     engine: tuple[str, ...],
     device: str | None,
     path: str | None,
+    digest: str | None,
     timeout: float,
     host: str | None,
     as_json: bool,
@@ -72,6 +74,7 @@ def command(
             timeout=timeout,
             device=device,
             path=path,
+            digest=digest,
         ).info
     if as_json:
         draw.emit(asdict(info))

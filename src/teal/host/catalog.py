@@ -10,6 +10,7 @@ name that never had a version gives its index back, so that loads which fail do 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from teal.host.limits import Limits
 from teal.host.pool import Pool, Version
 from teal.host.settings import DEFAULT_POOL
 from teal.kernel.builtin import BUILTINS
+
+log = logging.getLogger("teal.host")
 
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
@@ -275,6 +278,7 @@ class Catalog:
         self._check_may_change(load.name, list(name.versions.values()), user)
         file = await self._sealed(load.name, origin.fd)
         try:
+            self._check_digest(load, origin, file)
             version = await self._resident(pool, name, load, origin, user, number, file, until)
         except BaseException:
             if file.fd is not None:
@@ -294,6 +298,57 @@ class Catalog:
                     f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
                     "unload it"
                 )
+
+    def _check_digest(self, load: wire.Load, origin: Origin, file: files.Sealed) -> None:
+        """Of the sealed copy, which is what runs. Raises InvalidArgument."""
+        if load.digest is not None:
+            if file.fd is None:
+                raise InvalidArgument(
+                    f"a {origin.kind} kernel has no file whose SHA-256 could be compared; leave digest= out",
+                    path="$.digest",
+                )
+            files.check_digest(load.digest, file.digest, f"the file of {load.name!r}")
+        if self._repository is not None and file.fd is not None:
+            noted = files.noted_digest(Path(origin.source))
+            if noted is not None:
+                files.check_digest(noted, file.digest, origin.source, "$.source")
+
+    async def verify(self, verify: wire.Verify) -> list[dict[str, Any]]:
+        """Reads the sealed files of loaded versions anew and compares them with what was loaded. Raises NotFound."""
+        if verify.name is not None:
+            self.version(verify.name, verify.version)  # raises
+        found = []
+        for name, known in sorted(self.names.items()):
+            for version in list(known.versions.values()):
+                if verify.name not in (None, name) or verify.version not in (None, version.number):
+                    continue
+                found.append(await self._verified(version))
+        return found
+
+    async def _verified(self, version: Version) -> dict[str, Any]:
+        seen: str | None = None
+        sealed = False
+        if version.file_fd is not None:
+            fd = os.dup(version.file_fd)  # it may be unloaded meanwhile
+            try:
+                sealed = files.is_sealed(fd)
+                seen = await asyncio.get_running_loop().run_in_executor(None, files.digest_of, fd)
+            finally:
+                os.close(fd)
+            if seen != version.digest or not sealed:
+                log.error(
+                    "model %r version %d: the resident file is not what was loaded (SHA-256 %s, loaded %s, sealed: %s)",
+                    version.name, version.number, seen, version.digest, sealed,
+                )  # fmt: skip
+        return {
+            "name": version.name,
+            "version": version.number,
+            "kernel": version.order.kernel,
+            "digest": version.digest,
+            "found": seen,
+            "sealed": sealed,
+            "bytes": version.nbytes,
+        }
 
     async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
         if fd is None:

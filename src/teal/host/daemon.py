@@ -122,6 +122,8 @@ class Daemon:
                 return None, ()
             case wire.ListModels():
                 return self.catalog.describe_all(), ()
+            case wire.Verify():
+                return await self.catalog.verify(body), ()
             case wire.Statistics():
                 return self.statistics(), ()
             case wire.TakeSpill(index, number, pool_name):
@@ -161,6 +163,8 @@ class Daemon:
         if pool_name in client.sessions:
             raise InvalidArgument(f"this connection has a session with pool {pool_name!r} already")
         session = pool.open_session()
+        if not client.owner:  # users who were let in may be less urgent than the owner's clients, not more
+            pool.sweeper.limit_priority(session.index, 0)
         client.sessions[pool_name] = session
         body = {
             "index": session.index,
@@ -177,6 +181,8 @@ class Daemon:
             raise QuotaExceeded(f"one more BPF session: this client has {_MOST_BPF_SESSIONS}, the most it may have")
         held = sum(session.nbytes for name, session in client.all_sessions() if name == pool_name)
         session = pool.open_bpf_session(datagram.take_fd(), slots, held)
+        if not client.owner:
+            pool.sweeper.limit_priority(session.index, 0)
         client.bpf_sessions.append((pool_name, session))
         return {"index": session.index, "epoch": session.epoch, "idle_ns": pool.settings.idle_ns}
 

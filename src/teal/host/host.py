@@ -36,6 +36,7 @@ from teal.host.records import (
     HostStatistics,
     ModelInfo,
     PoolStatistics,
+    Verified,
     WorkerStatistics,
     filled,
 )
@@ -184,6 +185,7 @@ class Host:
         options: dict[str, str] | None = None,
         device: str | None = None,
         path: str | None = None,
+        digest: str | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
@@ -199,6 +201,7 @@ class Host:
         device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"); default:
         the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch each), "cpu", or "auto" (default: by
         batch; docs/devices.md).
+        digest: SHA-256 that the file must have; a repository also honours FILE.sha256 beside a file.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -217,6 +220,7 @@ class Host:
             options=_engine_options(options),
             device=argument.optional(device, str, "$.device", "the name of a device"),
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
+            digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
         )
         fds = _with_file(message)
         try:
@@ -244,6 +248,15 @@ class Host:
     def models(self) -> list[ModelInfo]:
         """Every loaded version."""
         return [info_of(described) for described in self._ask(wire.ListModels())]
+
+    def verify(self, name: str | None = None, version: int | None = None) -> list[Verified]:
+        """Reads the resident files of one model, or of all, anew and compares them with what was loaded.
+
+        What differs is also in the host's log as an error. Raises NotFound.
+        """
+        known = None if name is None else files.check_name(name)
+        number = argument.optional(version, int, "$.version", "a whole number")
+        return [Verified(**found) for found in self._ask(wire.Verify(known, number))]
 
     def event(self, pool: str = "default") -> Event:
         """An event for ``model.submit(..., after=event)``; it comes when ``event.signal()`` is called.

@@ -100,6 +100,25 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """One loaded version, looked at anew. digest: SHA-256 when it was loaded; found: of what is resident now, None for
+    a kernel without a file; sealed: nobody can change it, whoever holds it."""
+
+    name: str
+    version: int
+    kernel: str
+    digest: str
+    found: str | None
+    sealed: bool
+    bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Is it what was loaded? True for a kernel without a file."""
+        return self.found is None or (self.sealed and self.found == self.digest)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatistics:
     """One version, over all clients, since it was loaded. ``copies_in`` and the stages copy, wake and total are kept by
     clients, for all versions of the name together.

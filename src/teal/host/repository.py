@@ -128,6 +128,46 @@ def _copy(source: int, target: int, size: int) -> str:
     return digest.hexdigest()
 
 
+def digest_of(fd: int) -> str:
+    """SHA-256 of what a descriptor shows, read anew."""
+    digest = hashlib.sha256()
+    at = 0
+    while chunk := os.pread(fd, _CHUNK, at):
+        digest.update(chunk)
+        at += len(chunk)
+    return digest.hexdigest()
+
+
+def is_sealed(fd: int) -> bool:
+    """Can nobody change it any more, whoever holds it?"""
+    return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+
+
+def check_digest(wanted: str, found: str, what: str, path: str = "$.digest") -> None:
+    """Raises InvalidArgument unless they are the same SHA-256."""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", wanted):
+        raise InvalidArgument(f"{wanted[:80]!r}, expected a SHA-256: 64 hexadecimal digits", path=path)
+    if wanted.lower() != found:
+        raise InvalidArgument(
+            f"{what}: its SHA-256 is {found}, expected {wanted.lower()}; it was changed or cut off: get it anew",
+            path=path,
+        )
+
+
+def noted_digest(path: Path) -> str | None:
+    """What stands in FILE.sha256 beside a file (as sha256sum writes it), if there is one. Raises InvalidArgument."""
+    note = path.with_name(path.name + ".sha256")
+    try:
+        words = note.read_text("ascii", errors="replace")[:4096].split()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidArgument(f"{note}: {error.strerror}", path="$.source") from None
+    if not words or not re.fullmatch(r"[0-9a-fA-F]{64}", words[0]):
+        raise InvalidArgument(f"{note}: expected a SHA-256 in front, as sha256sum writes it", path="$.source")
+    return words[0]
+
+
 def inside(repository: Path, path: str) -> Path:
     """The real path, which must lie in the repository. Raises InvalidArgument."""
     if "\0" in path:

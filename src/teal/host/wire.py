@@ -96,6 +96,12 @@ class Load(Message, tag="load"):
     device: str | None = None  # as teal.device.open() takes it; None: no device
     path: str | None = None  # cpu, apk, pl or auto
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
+    digest: str | None = None  # SHA-256 that the file must have, hexadecimal
+
+
+class Verify(Message, tag="verify"):
+    name: str | None = None  # None: every model
+    version: int | None = None
 
 
 class Unload(Message, tag="unload"):
@@ -148,6 +154,7 @@ ClientMessage = (
     | Lookup
     | Release
     | ListModels
+    | Verify
     | Statistics
     | TakeSpill
     | Stop

@@ -1,0 +1,39 @@
+"""A client that uses all of its quota at once: ``python -m teal.bench.flood ADDRESS MODEL REQUESTS CORE``.
+
+It submits its requests behind an event, so that they wait on the host's side and need no core of ours, says "filled", and
+lets them go when it reads a line. Then it sleeps until the last one has ended and says "drained", again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+
+import teal
+
+
+def main(argv: list[str]) -> int:
+    address, name, requests, core = argv[1], argv[2], int(argv[3]), int(argv[4])
+    os.sched_setaffinity(0, {core})
+    with teal.connect(address) as host:
+        model = host.model(name)
+        x = np.zeros((1, 64), np.float32)
+        while sys.stdin.readline():
+            event = host.event()
+            futures = [model.submit(x, after=event) for _ in range(requests)]
+            print("filled", flush=True)
+            if not sys.stdin.readline():
+                break
+            event.signal()
+            futures[-1].result()
+            for future in futures:
+                future.result()
+            futures.clear()  # their slots are the next round's
+            print("drained", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
