@@ -18,6 +18,9 @@ namespace teal {
 // Spun with the GIL held: shorter than giving it away and getting it back.
 inline constexpr std::uint64_t held_spin_ns = 4'000;
 
+inline constexpr std::uint64_t direct_spin_ns = 50'000;
+inline constexpr std::uint64_t most_direct_spin_ns = 1'000'000;
+
 inline constexpr std::uint64_t signal_slice_ns = 50'000'000;
 
 struct Home {
@@ -91,7 +94,9 @@ struct Slot {
             const std::uint64_t slice = until_ns == 0 ? signal_slice_ns : std::min(until_ns - now, signal_slice_ns);
             {
                 const nb::gil_scoped_release release;
-                answer = session->wait_direct(*slot, slice, std::min(slice, session->spin_budget_ns()));
+                // A device wakes nobody, and a nap lasts 50 µs at least: spin for as long as such calls take.
+                const std::uint64_t expected = std::min(2 * slot->direct_ns + direct_spin_ns, most_direct_spin_ns);
+                answer = session->wait_direct(*slot, slice, std::min(slice, std::max(session->spin_budget_ns(), expected)));
             }
             if (answer == Answer::late && PyErr_CheckSignals() != 0) nb::raise_python_error();
         }
