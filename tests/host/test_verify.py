@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import Load, unique
 
 import teal
 from teal.host import repository as files
-from tests.conftest import Load, unique
 
 MLLB = Path(__file__).parents[2] / "examples" / "systems" / "models" / "mllb.safetensors"
 X = np.ones((1, 15), np.float32)

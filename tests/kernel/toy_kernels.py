@@ -358,7 +358,7 @@ def _mapped_model(name: str) -> tuple[int, int]:
 
 
 def tamper(how: Any) -> int:
-    """Tries to change the weights of the model `victim`: 0 through its mapping's file, 1 by mapping that anew, 2 in place."""
+    """Tries to change the weights of the model `victim`: 0 by its file, 1 by mapping that anew, 2 in place."""
     import mmap
 
     begin, size = _mapped_model("victim")
@@ -370,7 +370,7 @@ def tamper(how: Any) -> int:
         if int(how) == 0:
             os.pwrite(fd, b"changed", 0)
         else:
-            mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         os.close(fd)
     return 0

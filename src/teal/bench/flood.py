@@ -1,7 +1,7 @@
 """A client that uses all of its quota at once: ``python -m teal.bench.flood ADDRESS MODEL REQUESTS CORE``.
 
-It submits its requests behind an event, so that they wait on the host's side and need no core of ours, says "filled", and
-lets them go when it reads a line. Then it sleeps until the last one has ended and says "drained", again and again.
+It submits its requests behind an event, so that they wait on the host's side and need no core of ours, says "filled",
+and lets them go when it reads a line. Then it sleeps until the last one has ended and says "drained", again and again.
 """
 
 from __future__ import annotations

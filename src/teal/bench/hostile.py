@@ -1,9 +1,10 @@
 """What a client that fills its quota costs another one: bar `laika.hostile.p99_ratio`.
 
 One worker; victim and flooder each within their quotas, both calling the small perceptron. The flooder has hundreds of
-requests wait behind an event and lets them all go at once (`flood.py`); from that moment the victim makes its calls, until
-the flood has drained. Blocks with and without a flood take turns. Nothing but the worker is shared: with two cores a third
-process that computes would be a test of the system's scheduler, so the flooder sleeps while its requests run.
+requests wait behind an event and lets them all go at once (`flood.py`); from that moment the victim makes its calls,
+until the flood has drained. Blocks with and without a flood take turns. Nothing but the worker is shared: with two
+cores a third process that computes would be a test of the system's scheduler, so the flooder sleeps while its requests
+run.
 """
 
 from __future__ import annotations

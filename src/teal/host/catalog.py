@@ -159,7 +159,10 @@ class Catalog:
         origin = self._origin(load, datagram, user.owner)
         try:
             if origin.kind == "systems" and (load.options or load.threads not in (None, 1)):
-                raise InvalidArgument("a systems load has no options and runs in one thread", path="$.options")
+                raise InvalidArgument(
+                    "a systems load has no options and runs in one thread; leave options= and threads= out",
+                    path="$.options",
+                )
             name = self._name(load, pool)
             name.waiting += 1
             self._loading += 1

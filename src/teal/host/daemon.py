@@ -178,7 +178,9 @@ class Daemon:
     def _open_bpf_session(self, client: Client, pool_name: str, slots: int, datagram: wire.Datagram) -> Any:
         pool = self.catalog.pool(pool_name)
         if len(client.bpf_sessions) >= _MOST_BPF_SESSIONS:
-            raise QuotaExceeded(f"one more BPF session: this client has {_MOST_BPF_SESSIONS}, the most it may have")
+            raise QuotaExceeded(
+                f"one more BPF session: this client has {_MOST_BPF_SESSIONS}, the most it may have; close one"
+            )
         held = sum(session.nbytes for name, session in client.all_sessions() if name == pool_name)
         session = pool.open_bpf_session(datagram.take_fd(), slots, held)
         if not client.owner:

@@ -90,7 +90,7 @@ def test_files_of_the_safetensors_package(load: str) -> None:
     ("change", "words"),
     [
         ({"load": "gpt"}, ("$.load", "'gpt', expected one of")),
-        ({"tensors": {"w0": 1}}, ("$.tensors", "['w0'], mllb has")),
+        ({"tensors": {"w0": 1}}, ("$.tensors", "['w0'], expected those of mllb")),
         ({"w0": np.zeros((10, 15), np.float32)}, ("$.tensors['w0']", "float32 (10, 15), expected float32 (15, 10)")),
         ({"b1": np.zeros(1)}, ("$.tensors['b1']", "float64 (1,), expected float32 (1,)")),
     ],

@@ -41,7 +41,9 @@ def pack(load: str, tensors: Mapping[str, Any], notes: Mapping[str, str] | None 
     if known is None:
         raise InvalidArgument(f"load {load!r}, expected one of {sorted(LOADS)}", path="$.load")
     if set(tensors) != set(known.tensors):
-        raise InvalidArgument(f"tensors {sorted(tensors)}, {load} has {sorted(known.tensors)}", path="$.tensors")
+        raise InvalidArgument(
+            f"tensors {sorted(tensors)}, expected those of {load}: {sorted(known.tensors)}", path="$.tensors"
+        )
     header: dict[str, Any] = {"__metadata__": {**(notes or {}), "teal.load": load, "teal.version": VERSION}}
     parts = []
     at = 0

@@ -22,7 +22,7 @@ class Running:
         if samples.ndim != 2 or samples.shape[1] != len(self.mean):
             raise InvalidArgument(f"shape {samples.shape}, expected (n, {len(self.mean)})", path="$.samples")
         if not np.isfinite(samples).all():
-            raise InvalidArgument("not finite", path="$.samples")
+            raise InvalidArgument("not finite; leave such observations out", path="$.samples")
         if len(samples) == 0:
             return
         total = self.count + len(samples)
