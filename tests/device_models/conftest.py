@@ -25,7 +25,9 @@ _missing: dict[str, str] = {}
 def why_missing(kind: str) -> str:
     """Asked in a process of its own: a driver that is loaded here would be with all tests that fork."""
     if kind not in _missing:
-        asked = subprocess.run([sys.executable, "-W", "ignore", "-c", _ASK, kind], capture_output=True, text=True, check=False)
+        asked = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _ASK, kind], capture_output=True, text=True, check=False
+        )
         _missing[kind] = "" if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["?"])[-1][:200]
     return _missing[kind]
 

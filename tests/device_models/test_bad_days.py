@@ -63,7 +63,9 @@ def test_a_reload_under_direct_calls(pocl: str, host: teal.Host, trained: Any) -
     old, new = trained("mllb", 0), trained("mllb", 1)
     model = host.load("again", old.path, device=pocl, path="apk")
     x = old.inputs(4)
-    expected = [np.asarray(host.load(f"plain{i}", which.path)(x=x)["scores"]).copy() for i, which in enumerate((old, new))]
+    expected = [
+        np.asarray(host.load(f"plain{i}", which.path)(x=x)["scores"]).copy() for i, which in enumerate((old, new))
+    ]
     stop, wrong = threading.Event(), []
 
     def caller() -> None:
@@ -190,7 +192,7 @@ def test_a_killed_host(pocl: str, trained: Any) -> None:
         direct_calls(call, model, 5)
         workers = crashing.workers()
         crashing.kill()
-        with pytest.raises((PeerDied, Closed)):
+        with pytest.raises((PeerDied, Closed)):  # noqa: PT012
             while True:
                 call()
         while any(watch.alive(worker) for worker in workers):
@@ -255,7 +257,7 @@ def test_a_kernel_that_hangs_takes_its_worker_and_nothing_else(hanging: CrashHos
     with teal.connect(hanging.address) as host:
         model = host.load("mllb", which.path, device=pocl, path="apk", idempotent=False)
         x = which.inputs(3)
-        call, array = prepared(model, x)
+        call, _ = prepared(model, x)
         which.check(call(), x)
         deadly = x.copy()
         deadly[0, 0] = 1e30

@@ -139,7 +139,9 @@ def test_auto_measures_when_a_batch_is_first_seen(kind: str, trained: Any, model
 
 def test_auto_takes_what_was_tuned(pocl: str, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    tuned = cost.Costs({1: {"cpu": 9.0, "pl": 5.0, "apk": 1.0}, 2: {"cpu": 9.0, "pl": 1.0, "apk": 5.0}, 4: {"cpu": 1.0, "pl": 9.0}})
+    tuned = cost.Costs(
+        {1: {"cpu": 9.0, "pl": 5.0, "apk": 1.0}, 2: {"cpu": 9.0, "pl": 1.0, "apk": 5.0}, 4: {"cpu": 1.0, "pl": 9.0}}
+    )
     cost.write(pocl, task_of("mllb"), tuned)
     which = trained("mllb")
     with teal.Host(f"tuned-{os.getpid()}") as host:
