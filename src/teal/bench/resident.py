@@ -82,11 +82,11 @@ def launch_path(opened: Device, copying: Copying) -> systems.Sweep:
         region = MappedRegion.create(starts[-1])
         imported = opened.import_region(region)
         region.array(starts[0], x.shape, x.dtype)[:] = x
-        places = [Place(imported, at, size) for at, size in zip(starts, sizes, strict=False)]
+        given, scores, verdict = (Place(imported, at, size) for at, size in zip(starts, sizes, strict=False))
         if load not in built:
             built[load] = opened.build(task.source, task.scratch)
         whole = Place(weights, offset, weights.region.nbytes - offset)
-        launch = built[load].prepare(Task(whole, *places, batch), copying)
+        launch = built[load].prepare(Task(whole, given, scores, verdict, batch), copying)
         try:
             return _timed(launch.run, n)
         finally:

@@ -78,7 +78,7 @@ def _loaded(name: str, device: str | None, host: str | None) -> tuple[str, str]:
     if not found:
         raise NotFound(f"model {name!r} is not loaded; give the name of a loaded one, or a .safetensors file")
     if found[0].kernel != "systems":
-        raise InvalidArgument(f"{name!r} is a {found[0].kernel} kernel; devices run systems loads (.safetensors)")
+        raise InvalidArgument(f"{name!r} is of kind {found[0].kernel}, expected a systems load (.safetensors)")
     return found[0].source, device or found[0].device or "opencl"
 
 

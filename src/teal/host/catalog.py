@@ -493,9 +493,12 @@ def _check_device(load: wire.Load, kind: str) -> None:
     if load.path not in (None, "cpu", "apk", "pl", "auto"):
         raise InvalidArgument(f"{load.path[:80]!r}, expected cpu, apk, pl or auto", path="$.path")
     if load.device is None and load.path is not None:
-        raise InvalidArgument("a path is one of a device; give device= too", path="$.path")
+        raise InvalidArgument(f"path {load.path!r} without a device; give device= too", path="$.path")
     if load.device is not None and kind != "systems":
-        raise InvalidArgument(f"a device runs systems loads (.safetensors), and this is {kind}", path="$.device")
+        raise InvalidArgument(
+            f"device {load.device[:80]!r} for a kernel of kind {kind}, expected a systems load (.safetensors)",
+            path="$.device",
+        )
 
 
 def _threads_of(version: Version) -> int:

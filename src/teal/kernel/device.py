@@ -16,7 +16,7 @@ from teal.device import MappedRegion, Place, Resident, Task
 from teal.errors import InvalidArgument, KernelFailed, QuotaExceeded
 from teal.kernel import cost
 from teal.kernel.device_call import LINE_BYTES, Judged, LaunchCall, ResidentCall
-from teal.kernel.residents import OpenDevice
+from teal.kernel.residents import OpenDevice, Unplaced
 from teal.kernel.systems import LOADS, signature_of
 from teal.kernel.systems.task import task_of
 
@@ -86,7 +86,7 @@ class DeviceKernel:
                 path, call = self._bind_to(self._path, slot, self._task(slot, batch))
                 if path != self._path:
                     slot.fallback, why = True, "too much work for a resident kernel, or no line is free"
-        except (InvalidArgument, QuotaExceeded, KernelFailed) as error:
+        except (Unplaced, InvalidArgument, QuotaExceeded, KernelFailed) as error:
             self._check()
             path, call, why = "cpu", None, str(error)
             slot.fallback = True

@@ -16,12 +16,16 @@ from collections.abc import Callable
 from teal import _core, device
 from teal.device import Imported, MappedRegion, Place, Program, Resident
 from teal.device.protocol import Device
-from teal.errors import Closed, InvalidArgument, KernelFailed
+from teal.errors import Closed, KernelFailed
 
 _WATCH_EVERY = 1.0  # seconds
 
 _opened: dict[str, OpenDevice] = {}
 _opening = threading.Lock()
+
+
+class Unplaced(Exception):
+    """A tensor that no task of a device can be given."""
 
 
 class OpenDevice:
@@ -38,9 +42,12 @@ class OpenDevice:
         self._watcher: threading.Thread | None = None
 
     def place(self, tensor: tuple[_core.WorkerRegion, int, int] | None) -> Place:
-        """Bytes of a client's region, which is imported if it is not yet. Raises InvalidArgument, KernelFailed."""
+        """Bytes of a client's region, which is imported if it is not yet.
+
+        Raises Unplaced, InvalidArgument, KernelFailed.
+        """
         if tensor is None:
-            raise InvalidArgument("an output that is not wanted has no place")
+            raise Unplaced("an output that is not wanted")
         region, offset, nbytes = tensor
         key = (region.session, region.id)
         with self._lock:
