@@ -345,6 +345,11 @@ _WITHOUT_VALUE = frozenset(
             "ask the host's owner to load it"
         ),
         "a mapping whose keys are not all names of inputs",
+        "a systems load has no options and runs in one thread; leave options= and threads= out",
+        "a systems load needs its file",
+        "strings cannot be received in place; leave it out",
+        "not finite; leave such observations out",
+        "read-only memory cannot receive an output; give a writable tensor",
         "an ONNX kernel needs its file",
         "no source given, and this host has no model repository (teal serve --repository DIR)",
         "path with a NUL byte",
