@@ -8,7 +8,7 @@ from array import array
 import pytest
 from click.testing import CliRunner
 
-from teal.bench import laika
+from teal.bench import hostile, laika, machine
 from teal.bench.lanes import Times
 from teal.bench.report import Report
 from teal.cli.bench import command
@@ -31,6 +31,7 @@ def made_up(launch_ns: int, polled_ns: int, resident_ns: int) -> laika.Ways:
 
 def test_the_bench_measures_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laika, "QUICK", TINY)
+    monkeypatch.setattr(laika, "parts", lambda *_: [])  # they take half a minute, and have tests of their own
     done = CliRunner().invoke(command, ["laika", "--quick", "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.output)
@@ -63,3 +64,25 @@ def test_a_runtime_that_is_not_here_is_not_judged() -> None:
     intel = next(bar for bar in report.bars if bar.id.endswith("intel"))
     assert (intel.value, intel.ok, intel.note) == (None, None, "not here")
     assert [bar.id for bar in report.bars] == list(laika.PROMISES)
+
+
+def test_a_part_that_fails_leaves_its_bars_unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("it broke\nsomewhere")
+
+    monkeypatch.setattr(laika, "QUICK", TINY)
+    monkeypatch.setattr(laika, "parts", lambda *_: [("breaking", ("laika.c.identity.p50_us",), fail)])
+    report = laika.measure(quick=True)
+    bar = next(bar for bar in report.bars if bar.id == "laika.c.identity.p50_us")
+    assert (bar.value, bar.ok, bar.note) == (None, None, "breaking failed: it broke")
+    assert any(row.name == "breaking failed" and row.n == 0 for row in report.rows)
+
+
+def test_a_flooding_client_is_measured() -> None:
+    report = Report("laika", laika.PROMISES)
+    hostile.measure(report, machine.two_cores(), blocks=2)
+    (bar,) = report.bars
+    assert bar.id == hostile.BAR
+    assert bar.value is None or bar.value > 0
+    assert [row.name for row in report.rows] == ["victim alone", "victim flooded"]
+    assert all(row.n > 0 for row in report.rows)

@@ -211,6 +211,29 @@ def check_import(s: Setting, calls: int) -> dict[str, Any]:
     return {"runs": 200, "statistics": s.device.statistics()}
 
 
+def check_held_weights(s: Setting, calls: int) -> dict[str, Any]:
+    """A copy that the device keeps: what the host stores later is not seen, by launches nor by a resident kernel."""
+    weights = MappedRegion.create(4096)
+    weights.array(0, (1,), np.float32)[0] = 3
+    held = s.device.hold(weights)
+    place, y = Place(held, 0, 64), s.array(7, 3)
+    n = s.FLOATS * 4
+    s.array(7)[:] = np.arange(s.FLOATS)
+    task = Task(place, s.place(7, 2, n), s.place(7, 3, n), s.place(7, 3, n), s.FLOATS)
+    s.program.prepare(task).run()
+    expect(bool((y == np.arange(s.FLOATS) * 3).all()), "a launch on held weights: a wrong answer")
+    with Resident(s.program, idle=0.05) as resident:
+        resident.add(s.line_place(7), task)
+        line = s.line(7)
+        if s.is_cuda:
+            weights.array(0, (1,), np.float32)[0] = 99
+        y[:] = 0
+        resident.run(line)
+        expect(bool((y == np.arange(s.FLOATS) * 3).all()), "a resident kernel on held weights: a wrong answer")
+    held.close()
+    return s.device.statistics()
+
+
 def check_refusals(s: Setting, calls: int) -> dict[str, Any]:
     messages = []
     if s.is_cuda:
@@ -380,6 +403,7 @@ def lost_child(device: str) -> None:
 
 CHECKS: tuple[Callable[[Setting, int], dict[str, Any]], ...] = (
     check_import,
+    check_held_weights,
     check_refusals,
     check_launch_ways,
     check_resident,

@@ -30,11 +30,6 @@ def test_verdicts(devices: list[dict[str, Any]], state: str, said: str) -> None:
     assert said in verdict.found
 
 
-def test_cuda_is_said_to_be_untried_until_it_was_tried() -> None:
-    verdict = doctor.examine("cuda", lambda kind: [GOOD | {"name": "cuda:0"}])
-    assert ("not been tried on hardware" in verdict.found) is not doctor.TRIED_ON_HARDWARE
-
-
 def test_a_driver_that_kills_its_process_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         doctor, "_SCRIPT", "import os, sys; print('last words', file=sys.stderr, flush=True); os.abort()"

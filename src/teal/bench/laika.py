@@ -8,6 +8,10 @@ process; while launches are timed the resident kernel is parked, as it would tak
 A launch is prepared once: its arguments stay, so a call is enqueue and finish. A CPU driver may then run the task on
 the calling thread, which saves it a trip between cores and costs the caller its core; the row "on the device's
 thread" polls for the end instead. Bars are judged against the cheaper of the two.
+
+The parts after that stand in files of their own: `resident` (the systems loads end to end through a host, beside
+launches), `capi` (a C program as the client), `bpf` (a program inside the kernel as the client), `hostile` (a client
+that fills its quota). A part that cannot run here leaves its bars unjudged and says why.
 """
 
 from __future__ import annotations
@@ -28,15 +32,19 @@ from teal.device import MappedRegion, Place, Resident, Task, source
 from teal.device.protocol import Device
 from teal.errors import TealError
 
-from . import machine
+from . import bpf, capi, hostile, machine, resident
 from .lanes import Times, estimate, paired_ratio
-from .report import Promise, Report
+from .report import Promise, Report, Row
 
 RUNTIMES = ("pocl", "intel")
 PROMISES = {
     "laika.apk_vs_pl.ratio.pocl": Promise(10, "higher", "×"),  # noqa: RUF001
     "laika.apk_vs_pl.ratio.intel": Promise(10, "higher", "×"),  # noqa: RUF001
     "laika.apk.added.p50_us": Promise(1.2, "lower", "µs"),
+    **resident.PROMISES,
+    "laika.c.identity.p50_us": Promise(capi.BAR_US, "lower", "µs"),
+    **bpf.PROMISES,
+    **hostile.PROMISES,
 }
 BYTES = 64
 
@@ -196,6 +204,33 @@ def versions() -> dict[str, str]:
     return found
 
 
+def from_c(report: Report, cores: machine.Cores, quick: bool) -> None:
+    """A C program calls the identity."""
+    calls = 20_000 if quick else 100_000
+    for row in capi.rows(calls, BYTES, (cores.client, cores.worker)):
+        note = f"{row.copies} copies in {row.calls} calls; echo floor {row.floor_us:.2f} µs"
+        report.rows.append(Row(row.bar, "C client", row.calls, row.p50_us, row.p99_us, row.p999_us, note))
+        if row.bar == "laika.c.identity":
+            report.judge("laika.c.identity.p50_us", row.p50_us, note=f"in place; echo floor {row.floor_us:.2f} µs")
+
+
+def parts(report: Report, cores: machine.Cores, quick: bool) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    """Name, bars and measurement of what comes after the devices."""
+    batches = resident.SMALL if quick else resident.DOUBLES
+    pair = (cores.client, cores.worker)
+    seconds = 0.03 if quick else 0.1
+    return [
+        (
+            "systems loads on devices",
+            tuple(resident.PROMISES),
+            lambda: resident.measure(report, RUNTIMES, pair, seconds=seconds, batches=batches),
+        ),
+        ("C client", ("laika.c.identity.p50_us",), lambda: from_c(report, cores, quick)),
+        ("BPF client", tuple(bpf.PROMISES), lambda: bpf.measure(report, quick=quick)),
+        ("hostile client", tuple(hostile.PROMISES), lambda: hostile.measure(report, cores, blocks=6 if quick else 20)),
+    ]
+
+
 def measure(*, quick: bool = False, progress: Callable[[str], None] | None = None) -> Report:
     """Runs the bench and returns its report. Raises RuntimeError on a machine with one core."""
     plan, cores = QUICK if quick else FULL, machine.two_cores()
@@ -211,6 +246,18 @@ def measure(*, quick: bool = False, progress: Callable[[str], None] | None = Non
         if ways is not None and name != "cpu":
             found[name.partition(":")[2]] = ways
     judge(report, found)
+    for name, bars, part in parts(report, cores, quick):
+        if progress is not None:
+            progress(name)
+        try:
+            part()
+        except (TealError, RuntimeError, OSError) as error:
+            said = str(error).splitlines()[0] if str(error) else repr(error)
+            report.absent(f"{name} failed", name, said)
+            judged = {bar.id for bar in report.bars}
+            for bar in bars:
+                if bar not in judged:
+                    report.judge(bar, None, note=f"{name} failed: {said}")
     report.judge_rest("this runtime is not here: pip install 'teal-runtime[opencl,opencl-intel]'")
     report.settings["seconds"] = round(time.monotonic() - start, 1)
     return report

@@ -71,7 +71,7 @@ def launch_path(opened: Device, copying: Copying) -> systems.Sweep:
         fd = file.seal(model)
         try:
             _, offset = _core.systems_file(fd)
-            weights = opened.import_region(MappedRegion(_core.SealedPages(fd), writable=False))
+            weights = opened.hold(MappedRegion(_core.SealedPages(fd), writable=False))
         finally:
             os.close(fd)
         batch = len(x)

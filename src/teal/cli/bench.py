@@ -55,10 +55,10 @@ def call(as_json: bool, quick: bool, venv: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--quick", is_flag=True, help="Fewer calls: some seconds, wider errors.")
 def laika(as_json: bool, quick: bool) -> None:
-    """What it costs to reach a compute device: resident kernels beside launches.
+    """What it costs to reach a compute device: resident kernels beside launches; and C, BPF and hostile clients.
 
-    Takes under a minute on two cores, which should be quiet. Measures every OpenCL driver that is here; the form of the
-    result is that of `teal bench call`.
+    Takes two minutes or so on two cores, which should be quiet. Measures every OpenCL driver that is here; the form of
+    the result is that of `teal bench call`.
 
     \b
     Examples:

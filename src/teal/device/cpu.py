@@ -90,6 +90,9 @@ class CpuDevice:
         self._counts["imports"] += 1
         return CpuImported(region)
 
+    def hold(self, region: MappedRegion) -> CpuImported:
+        return self.import_region(region)
+
     def build(self, source: str, scratch: int = 0) -> CpuProgram:
         """source: the name of a task of the core ("identity", "scale"). Raises NotFound for others."""
         kernel = _core.CpuKernel(source)

@@ -143,6 +143,15 @@ class CudaImported:
             self._device.unregister(self.region)
 
 
+class CudaHeld(CudaImported):
+    """A copy in the GPU's own memory of a region that never changes."""
+
+    def close(self) -> None:
+        if self.pointer:
+            pointer, self.pointer = self.pointer, 0
+            self._device.free(pointer)
+
+
 def pointer_of(imported: Imported) -> int:
     if not isinstance(imported, CudaImported) or not imported.pointer:
         raise InvalidArgument("region: not imported into this CUDA device, or closed")
@@ -234,7 +243,7 @@ class CudaDevice:
         self._context = self._new_context(device)
         self._local = threading.local()
         self.parts = 16  # blocks of one warp or more fit many times over; these are for resident kernels
-        self._counts = {"imports": 0, "copied_imports": 0, "builds": 0}
+        self._counts = {"imports": 0, "copied_imports": 0, "held": 0, "builds": 0}
         self._open: list[CudaImported] = []
         self._memory: list[int] = []
         self._graphs: list[Any] = []
@@ -306,6 +315,11 @@ class CudaDevice:
         self._memory.append(pointer)
         return pointer
 
+    def free(self, pointer: int) -> None:
+        self.use()
+        self._memory.remove(pointer)
+        check((*self.driver.cuMemFree(pointer), None), "cuMemFree")
+
     def copy_in(self, pointer: int, place: Place) -> None:
         host = place.imported.region.address + place.offset
         check((*self.driver.cuMemcpyHtoDAsync(pointer, host, place.nbytes, self.stream), None), "cuMemcpyHtoDAsync")
@@ -350,6 +364,16 @@ class CudaDevice:
         self._counts["imports"] += 1
         self._open.append(imported)
         return imported
+
+    def hold(self, region: MappedRegion) -> CudaHeld:
+        """Across a bus each run would fetch the weights anew: 51 µs for 66 KB on an H200, where a launch took 11."""
+        self.use()
+        held = CudaHeld(self, region, self.allocate(region.nbytes))
+        self.copy_in(held.pointer, Place(held, 0, region.nbytes))
+        self.synchronize()
+        self._counts["held"] += 1
+        self._open.append(held)
+        return held
 
     def unregister(self, region: MappedRegion) -> None:
         self.use()

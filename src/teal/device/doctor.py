@@ -1,8 +1,7 @@
 """What `teal doctor` says about compute devices: which open, and whether resident kernels work on them.
 
 Each driver is tried in a process of its own, as one that crashes or hangs must not take the doctor with it. `cpu` is
-not asked: it needs nothing. CUDA has not been tried on hardware by us as long as `TRIED_ON_HARDWARE` is false, and
-that is said.
+not asked: it needs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
-TRIED_ON_HARDWARE = False
 SECONDS = 60.0
 MODULES = {"opencl": "pyopencl", "cuda": "cuda.bindings"}
 
@@ -92,8 +90,6 @@ def examine(kind: str, tried: Callable[[str], list[Mapping[str, Any]]] = once) -
         resident = resident or bool(can["live"])
         kept = "resident kernels and launches" if can["live"] else f"launches only ({can['note']})"
         words.append(f"{each['name']}: {each['what']}: {kept}")
-    if kind == "cuda" and not TRIED_ON_HARDWARE:
-        words.append("this device of Teal's has not been tried on hardware")
     state: Literal["good", "usable", "broken"]
     state = "good" if resident and not broken else "usable" if resident else "broken"
     return Verdict(state, "; ".join(words))

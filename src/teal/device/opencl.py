@@ -325,6 +325,9 @@ class OpenClDevice:
         self._open.add(imported)
         return imported
 
+    def hold(self, region: MappedRegion) -> OpenClImported:
+        return self.import_region(region)
+
     def _probe(self, imported: OpenClImported) -> None:
         self._probe_kernel.set_args(imported.buffer, np.uint64(imported.region.probe_at))
         self.cl.enqueue_nd_range_kernel(self.queue, self._probe_kernel, (1,), (1,))

@@ -159,6 +159,13 @@ class Device(Protocol):
         """
         ...
 
+    def hold(self, region: MappedRegion) -> Imported:
+        """A region that never changes again (weights), where the device reads it best.
+
+        A card with memory of its own takes a copy into it, once (counted as `held` in statistics()); others import.
+        """
+        ...
+
     def build(self, source: str, scratch: int = 16384) -> Program:
         """Compiles the source of one `teal_task`; scratch: bytes that its group of workers shares.
 

@@ -53,7 +53,7 @@ class DeviceKernel:
         task = task_of(load)
         self._program = device.build(task.source, task.scratch)
         weights = MappedRegion(_core.SealedPages(fd), writable=False)
-        self._imported = [device.import_region(weights), device.import_region(MappedRegion.create(LINE_BYTES * _LINES))]
+        self._imported = [device.hold(weights), device.import_region(MappedRegion.create(LINE_BYTES * _LINES))]
         self._weights = Place(self._imported[0], offset, weights.nbytes - offset)
         self._free_lines = list(range(_LINES))
         self._costs = cost.read(device.name, task) if path == "auto" else cost.Costs()
