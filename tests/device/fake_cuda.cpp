@@ -183,6 +183,10 @@ int fake_cuMemFree(std::uintptr_t pointer) {
 int fake_cuMemcpyHtoDAsync(std::uint8_t* to, const void* from, std::size_t size, void*) {
     return covered(to, size) && covered(from, size) ? enqueue([=] { std::memcpy(to, from, size); }) : invalid;
 }
+// Takes any host memory, as the real one does: it is over when it returns.
+int fake_cuMemcpyHtoD(std::uint8_t* to, const void* from, std::size_t size) {
+    return covered(to, size) ? (std::memcpy(to, from, size), ok) : invalid;
+}
 int fake_cuMemcpyDtoHAsync(void* to, const std::uint8_t* from, std::size_t size, void*) {
     return covered(to, size) && covered(from, size) ? enqueue([=] { std::memcpy(to, from, size); }) : invalid;
 }
@@ -207,7 +211,7 @@ const std::map<std::string, void*> functions = {
     ENTRY(cuCtxSetCurrent), ENTRY(cuCtxDestroy), ENTRY(cuStreamCreate), ENTRY(cuStreamQuery), ENTRY(cuStreamSynchronize), ENTRY(cuEventCreate),
     ENTRY(cuEventRecord), ENTRY(cuEventQuery), ENTRY(cuEventSynchronize), ENTRY(cuEventDestroy), ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction),
     ENTRY(cuLaunchKernel), ENTRY(cuMemHostRegister), ENTRY(cuMemHostUnregister), ENTRY(cuMemHostGetDevicePointer), ENTRY(cuMemAlloc), ENTRY(cuMemFree),
-    ENTRY(cuMemcpyHtoDAsync), ENTRY(cuMemcpyDtoHAsync), ENTRY(cuStreamBeginCapture), ENTRY(cuStreamEndCapture), {"cuGraphInstantiateWithFlags", reinterpret_cast<void*>(fake_cuGraphInstantiate)},
+    ENTRY(cuMemcpyHtoDAsync), ENTRY(cuMemcpyHtoD), ENTRY(cuMemcpyDtoHAsync), ENTRY(cuStreamBeginCapture), ENTRY(cuStreamEndCapture), {"cuGraphInstantiateWithFlags", reinterpret_cast<void*>(fake_cuGraphInstantiate)},
     ENTRY(cuGraphDestroy), ENTRY(cuGraphExecDestroy), ENTRY(cuGraphLaunch),
 };
 
