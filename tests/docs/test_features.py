@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from teal.bench.call import PROMISES as BARS
+from teal.bench import call, laika
 from teal.cli import _COMMANDS
 
+BARS = call.PROMISES | laika.PROMISES
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "features.md"
 ROWS = [
