@@ -20,7 +20,7 @@ LOADS = ("mllb", "kml", "linnos", "linnos+1", "kleio")
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_a_resident_kernel_answers_directly(kind: str, load: str, trained: Any, models: Any) -> None:
+def test_a_resident_kernel_answers_directly(kind: str, load: str, trained: Any, models: Any, counted: Any) -> None:
     which = trained(load)
     model = models(which, device=kind, path="apk")
     for batch in (1, 7) if load == "kleio" else (1, 7, 40):
@@ -31,7 +31,7 @@ def test_a_resident_kernel_answers_directly(kind: str, load: str, trained: Any, 
             array[:] = x = which.inputs(batch)
             which.check(call(), x)
     direct_calls(call, model)
-    numbers = model.statistics()
+    numbers = counted(model)
     assert numbers.device == kind
     assert numbers.path == "apk"
     assert numbers.paths["direct"] >= 20
@@ -43,14 +43,14 @@ def test_a_resident_kernel_answers_directly(kind: str, load: str, trained: Any, 
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("path", ["pl", "cpu"])
-def test_launches_and_the_cpu(kind: str, load: str, path: str, trained: Any, models: Any) -> None:
+def test_launches_and_the_cpu(kind: str, load: str, path: str, trained: Any, models: Any, counted: Any) -> None:
     which = trained(load)
     model = models(which, device=kind, path=path)
     for batch in (1, 7) if load == "kleio" else (1, 7, 400):
         x = which.inputs(batch)
         which.check(model(x=x), x)
         which.check(model(x=x), x)
-    numbers = model.statistics()
+    numbers = counted(model)
     assert numbers.paths == {"direct": 0, "apk": 0, "pl": 0, "cpu": 0} | {path: numbers.requests}
 
 
@@ -66,13 +66,13 @@ def test_plain_calls_go_directly_too(pocl: str, trained: Any, models: Any) -> No
     assert model.statistics().paths["direct"] > 5
 
 
-def test_requests_that_are_not_waited_for(kind: str, trained: Any, models: Any) -> None:
+def test_requests_that_are_not_waited_for(kind: str, trained: Any, models: Any, counted: Any) -> None:
     which = trained("kml")
     model = models(which, device=kind, path="apk")
     inputs = [which.inputs(3) for _ in range(20)]
     for x, future in zip(inputs, [model.submit(x=x) for x in inputs], strict=True):
         which.check(future.result(), x)
-    assert model.statistics().paths["apk"] == 20
+    assert counted(model).paths["apk"] == 20
 
 
 def test_a_kernel_that_parked_comes_back(kind: str, trained: Any, models: Any) -> None:
@@ -99,7 +99,9 @@ def test_two_models_share_a_device(kind: str, trained: Any, models: Any) -> None
             which.check(call(), x)
 
 
-def test_what_does_not_suit_a_device_runs_on_the_cpu_and_is_counted(host: teal.Host, pocl: str, trained: Any) -> None:
+def test_what_does_not_suit_a_device_runs_on_the_cpu_and_is_counted(
+    host: teal.Host, pocl: str, trained: Any, counted: Any
+) -> None:
     which = trained("mllb")
     model = host.load("odd", which.path, device=pocl, path="apk")
     tensor = host.empty((4 * 15 + 1,), "float32")
@@ -107,7 +109,7 @@ def test_what_does_not_suit_a_device_runs_on_the_cpu_and_is_counted(host: teal.H
     array[:] = x = which.inputs(4)
     which.check(model(x=array), x)
     which.check(model(x=array), x)
-    numbers = model.statistics()
+    numbers = counted(model)
     assert numbers.copies_in == 0
     assert numbers.fallbacks >= 1
     assert numbers.paths["cpu"] == 2
@@ -153,12 +155,12 @@ def test_auto_takes_what_was_tuned(pocl: str, trained: Any, tmp_path: Path, monk
     assert taken == {1: "apk", 2: "pl", 4: "cpu", 1024: "cpu"}
 
 
-def test_auto_does_without_a_device_and_says_so(host: teal.Host, trained: Any, models: Any) -> None:
+def test_auto_does_without_a_device_and_says_so(host: teal.Host, trained: Any, models: Any, counted: Any) -> None:
     which = trained("mllb")
     model = models(which, device="opencl:nothing-like-that")
     x = which.inputs(3)
     which.check(model(x=x), x)
-    numbers = model.statistics()
+    numbers = counted(model)
     assert numbers.note.startswith("on the CPU: ")
     assert numbers.paths["cpu"] == 1
 
