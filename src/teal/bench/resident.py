@@ -13,6 +13,7 @@ batch a CPU device, which is the same silicon, shows nothing but the price of th
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 PROMISES = {
     "laika.breakeven_ratio.mllb": Promise(4, "higher", "×"),  # noqa: RUF001
     "laika.breakeven_ratio.kml": Promise(4, "higher", "×"),  # noqa: RUF001
-    "laika.apk.vs_launch_copy.ratio": Promise(9.7, "higher", "×"),  # noqa: RUF001
+    # To be kept by at least one of the three.
+    "laika.apk.vs_launch_copy.ratio.mllb": Promise(9.7, "higher", "×"),  # noqa: RUF001
+    "laika.apk.vs_launch_copy.ratio.kml": Promise(9.7, "higher", "×"),  # noqa: RUF001
+    "laika.apk.vs_launch_copy.ratio.linnos": Promise(9.7, "higher", "×"),  # noqa: RUF001
 }
 MEASURED = ("mllb", "kml", "linnos")
 SMALL = (1, 2, 4, 8, 16, 32)
@@ -189,13 +193,14 @@ def judge(report: Report, found: Mapping[str, Sequence[Row]]) -> None:
             worst = min(ratios.values())
             notes = [f"{runtime}: resident from {a}, launch from {b}" for runtime, (_, a, b) in ratios.items()]
             report.judge(f"laika.breakeven_ratio.{load}", worst[0], note="; ".join(notes))
-    best: dict[str, float] = {}
-    notes = []
     for load in MEASURED:
+        middle, notes = [], []
         for runtime, rows in found.items():
             times = {way: systems.medians(rows, load, way) for way in WAYS}
             share = {b: times["launch + copies"][b] / times["resident"][b] for b in SMALL if b in times["resident"]}
-            notes.append(f"{load} on {runtime}: " + ", ".join(f"{b}: {ratio:.1f}" for b, ratio in share.items()))
-            best[load] = min(best.get(load, float("inf")), max(share.values()))
-    if best:
-        report.judge("laika.apk.vs_launch_copy.ratio", max(best.values()), note="; ".join(notes))
+            if share:
+                middle.append(statistics.median(share.values()))
+                notes.append(f"{runtime}: " + ", ".join(f"{b}: {ratio:.1f}" for b, ratio in share.items()))
+        if middle:
+            note = "median over batches 1 to 32, the runtime that does worse; by batch: " + "; ".join(notes)
+            report.judge(f"laika.apk.vs_launch_copy.ratio.{load}", min(middle), note=note)
