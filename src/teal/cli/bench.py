@@ -57,7 +57,7 @@ def call(as_json: bool, quick: bool, venv: Path | None) -> None:
 def laika(as_json: bool, quick: bool) -> None:
     """What it costs to reach a compute device: resident kernels beside launches; and C, BPF and hostile clients.
 
-    Takes two minutes or so on two cores, which should be quiet. Measures every OpenCL driver that is here; the form of
+    Takes six or seven minutes on two cores, which should be quiet. Measures every OpenCL driver here; the form of
     the result is that of `teal bench call`.
 
     \b
