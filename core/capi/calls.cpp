@@ -81,7 +81,7 @@ Prepared* Library::take(Model& model, const Tensors& given) {
     return found != nullptr ? found : prepare(model, given);
 }
 
-void Library::begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs) {
+void Library::begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs, Events after) {
     if (!prepared.in.empty()) {
         const std::uint64_t start = ticks();
         std::uint64_t bytes = 0;
@@ -97,7 +97,7 @@ void Library::begin(Model& model, Prepared& prepared, const laika_tensor_t* inpu
     }
     if (prepared.restore) prepared.restore_block();
     check_host();
-    session_->submit(*prepared.slot, model.signature.index, 0, 0, 0);
+    session_->submit(*prepared.slot, model.signature.index, 0, 0, 0, std::move(after));
     counters_.calls.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -140,6 +140,7 @@ void Library::throw_end(const Model& model, Prepared& prepared, laika_tensor_t* 
         case Reason::client_cancelled: throw Failure(LAIKA_ERR_CANCELLED, name + ": laika_cancel was called");
         case Reason::client_gone: throw Failure(LAIKA_ERR_NOT_INITIALIZED, "laika_finalize was called before the answer came");
         case Reason::host_stopping: throw Failure(LAIKA_ERR_CANCELLED, name + ": the host is stopping");
+        case Reason::dependency: throw Failure(LAIKA_ERR_CANCELLED, name + ": an event that the call waited for will not come: laika_event_destroy was called first");
         case Reason::unloaded: throw Failure(LAIKA_ERR_CANCELLED, name + ": its version was unloaded by force");
         default: break;
     }
@@ -184,6 +185,7 @@ void Library::throw_spilled(const Model& model, Prepared& prepared, laika_tensor
 }
 
 void Library::give_back(Model& model, Prepared* prepared) noexcept {
+    if (!prepared->slot->awaited.empty() && ClientSession::quiescent(*prepared->slot)) let_go_of(std::exchange(prepared->slot->awaited, {}));
     const bool resting = prepared->place.load(std::memory_order_relaxed) >= 0;
     if (resting && ClientSession::quiescent(*prepared->slot)) [[likely]] {
         model.shelf.put(prepared);
@@ -226,7 +228,7 @@ laika_status_t Library::infer(laika_model_t handle, const laika_tensor_t* inputs
 // ---- asynchronous ------------------------------------------------------------------------------------------------------
 
 laika_status_t Library::infer_async(laika_model_t handle, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out,
-                                    laika_call_t* call) {
+                                    laika_call_t* call, Events after) {
     if (call == nullptr) throw Failure(LAIKA_ERR_POINTER, "call: NULL, expected where to put the handle");
     call->id = 0;
     const Stay stay(*this);
@@ -234,7 +236,7 @@ laika_status_t Library::infer_async(laika_model_t handle, const laika_tensor_t* 
     CallInFlight one{pin.entry.model, nullptr, outputs};
     one.prepared = take(*one.model, {inputs, n_in, outputs, n_out});
     try {
-        begin(*one.model, *one.prepared, inputs);
+        begin(*one.model, *one.prepared, inputs, std::move(after));
         const std::lock_guard lock(calls_);
         const std::uint64_t id = new_id();
         in_flight_.emplace(id, one);

@@ -78,6 +78,29 @@ laika_status_t laika_cancel(laika_call_t call) {
     return with_library("laika_cancel", [&](Library& library) { return library.cancel(call); });
 }
 
+laika_status_t laika_event_create(laika_event_t* event) {
+    return with_library("laika_event_create", [&](Library& library) { return library.event_create(event); });
+}
+
+laika_status_t laika_event_signal(laika_event_t event) {
+    return with_library("laika_event_signal", [&](Library& library) { return library.event_signal(event); });
+}
+
+laika_status_t laika_event_wait(laika_event_t event, int64_t timeout_ns) {
+    return with_library("laika_event_wait", [&](Library& library) { return library.event_wait(event, timeout_ns); });
+}
+
+laika_status_t laika_event_destroy(laika_event_t event) {
+    return with_library("laika_event_destroy", [&](Library& library) { return library.event_destroy(event); });
+}
+
+laika_status_t laika_infer_after(laika_model_t model, const laika_tensor_t* inputs, size_t n_inputs, laika_tensor_t* outputs, size_t n_outputs,
+                                 const laika_event_t* after, size_t n_after, laika_call_t* call) {
+    return with_library("laika_infer_after", [&](Library& library) {
+        return library.infer_async(model, inputs, n_inputs, outputs, n_outputs, call, library.events_of(after, n_after));
+    });
+}
+
 const char* laika_strerror(int status) { return teal::capi::meaning(status); }
 
 const char* laika_last_error(void) { return teal::capi::last_error(); }

@@ -153,6 +153,10 @@ void Library::disconnect() noexcept {
         in_flight_.clear();
     }
     for (const auto& model : models) clear_shelf(*model);
+    {
+        const std::lock_guard lock(events_);
+        known_events_.clear();
+    }
     const std::lock_guard lock(memory_);
     sweep_limbo();
     blocks_ = Blocks();

@@ -74,7 +74,14 @@ public:
     laika_status_t model_unload(laika_model_t model);
     laika_status_t specs(laika_model_t model, bool outputs, laika_spec_t* specs, std::size_t capacity, std::size_t* count);
     laika_status_t infer(laika_model_t model, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out);
-    laika_status_t infer_async(laika_model_t model, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out, laika_call_t* call);
+    using Events = std::vector<std::shared_ptr<ClientSlot>>;
+    laika_status_t infer_async(laika_model_t model, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out, laika_call_t* call,
+                               Events after = {});
+    laika_status_t event_create(laika_event_t* event);
+    laika_status_t event_signal(laika_event_t event);
+    laika_status_t event_wait(laika_event_t event, std::int64_t timeout_ns);
+    laika_status_t event_destroy(laika_event_t event);
+    Events events_of(const laika_event_t* events, std::size_t count);
     laika_status_t wait(laika_call_t call, std::int64_t timeout_ns);
     laika_status_t cancel(laika_call_t call);
     laika_status_t statistics(laika_statistics_t* statistics, std::size_t size);
@@ -99,7 +106,7 @@ private:
 
     // calls.cpp
     Prepared* take(Model& model, const Tensors& given);
-    void begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs);   // copies in, submits
+    void begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs, Events after = {});  // copies in, submits
     void finish(Model& model, Prepared& prepared, laika_tensor_t* outputs);       // copies out, or throws what ended it
     [[noreturn]] void throw_end(const Model& model, Prepared& prepared, laika_tensor_t* outputs);
     [[noreturn]] void throw_spilled(const Model& model, Prepared& prepared, laika_tensor_t* outputs);
@@ -107,6 +114,9 @@ private:
     void give_back_late(Model& model, Prepared* prepared) noexcept;
 
     CallInFlight call_of(laika_call_t call, bool end);
+
+    // events.cpp
+    std::shared_ptr<ClientSlot> event_of(laika_event_t event);
 
     // prepare.cpp
     void locate(const Tensors& given, Located* found);   // memory_ is held
@@ -146,6 +156,9 @@ private:
 
     std::mutex calls_;                    // guards in_flight_
     std::unordered_map<std::uint64_t, CallInFlight> in_flight_;
+
+    std::mutex events_;                   // guards known_events_
+    std::unordered_map<std::uint64_t, std::shared_ptr<ClientSlot>> known_events_;
 
     std::atomic<bool> host_gone_{false};
     std::atomic<std::uint64_t> next_id_{1};  // times 1024, plus a model's index: the handles of all kinds

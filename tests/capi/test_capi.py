@@ -69,7 +69,7 @@ def test_misuse(compiled: Compile, host: teal.Host, not_a_model: Path) -> None:
     _run(compiled("misuse"), host.address, not_a_model)
 
 
-@pytest.mark.parametrize("name", ["async", "threads", "forks", "signals"])
+@pytest.mark.parametrize("name", ["async", "events", "threads", "forks", "signals"])
 def test_program(compiled: Compile, host: teal.Host, name: str) -> None:
     _run(compiled(name), host.address)
 
@@ -82,7 +82,7 @@ def test_misuse_sanitized(sanitized: Compile, host: teal.Host, not_a_model: Path
     _run(sanitized("misuse"), host.address, not_a_model, **_ASAN)
 
 
-@pytest.mark.parametrize("name", ["async", "threads", "forks", "signals"])
+@pytest.mark.parametrize("name", ["async", "events", "threads", "forks", "signals"])
 def test_program_sanitized(sanitized: Compile, host: teal.Host, name: str) -> None:
     _run(sanitized(name), host.address, "300", **_ASAN)
 
@@ -105,7 +105,7 @@ def test_misuse_under_valgrind(
     _run(compiled("misuse"), host.address, not_a_model, before=valgrind)
 
 
-@pytest.mark.parametrize("name", ["async", "threads", "forks"])
+@pytest.mark.parametrize("name", ["async", "events", "threads", "forks"])
 def test_program_under_valgrind(compiled: Compile, host: teal.Host, name: str, valgrind: tuple[str, ...]) -> None:
     # In a forked child what only the stacks of the parent's other threads held is lost, as it must be.
     leaks = ("--leak-check=no",) if name == "forks" else ()

@@ -106,6 +106,7 @@ typedef enum laika_dtype {
 typedef struct laika_model { uint64_t id; } laika_model_t;
 typedef struct laika_shm { uint64_t id; } laika_shm_t;
 typedef struct laika_call { uint64_t id; } laika_call_t;
+typedef struct laika_event { uint64_t id; } laika_event_t;
 
 /* Elements lie one after the other, the last dimension closest (C order). ndim 0 is a scalar. */
 typedef struct laika_tensor {
@@ -179,6 +180,23 @@ laika_status_t laika_wait(laika_call_t call, int64_t timeout_ns);
 /* Ends a call that nobody wants to wait for any more; its handle ends. Copied outputs are not touched any more. Shared memory of
  * the call may still be written by a worker that has begun: laika_shm_free says LAIKA_ERR_BUSY until it has let go. */
 laika_status_t laika_cancel(laika_call_t call);
+
+/* Events: what calls wait for that is no call. One comes once. Signalling costs one store, and a syscall only where somebody sleeps.
+ * Not among the reference's functions: calls that wait for others on the host's side need something to wait for. */
+laika_status_t laika_event_create(laika_event_t *event);
+
+/* It has come: calls that wait for it may run. Once more is no error and does nothing. */
+laika_status_t laika_event_signal(laika_event_t event);
+
+/* As laika_wait. LAIKA_OK: it has come. */
+laika_status_t laika_event_wait(laika_event_t event, int64_t timeout_ns);
+
+/* Its handle ends. One that has not come will not come: calls that wait for it end with LAIKA_ERR_CANCELLED. */
+laika_status_t laika_event_destroy(laika_event_t event);
+
+/* laika_infer_async that begins only once all `n_after` events (at most 7) have come. */
+laika_status_t laika_infer_after(laika_model_t model, const laika_tensor_t *inputs, size_t n_inputs, laika_tensor_t *outputs, size_t n_outputs,
+                                 const laika_event_t *after, size_t n_after, laika_call_t *call);
 
 /* ---- what happened ------------------------------------------------------------------------------------------------ */
 
