@@ -262,7 +262,7 @@ bool source_from_dlpack(nb::handle object, Source& source) {
     const auto type = array.dtype();
     if (type.lanes != 1) return false;
     for (std::uint8_t i = 1; i < dtype_count; ++i)
-        if (dtype_table[i].dlpack_code == static_cast<char>(type.code) && dtype_table[i].size * 8 == type.bits) source.dtype = static_cast<Dtype>(i);
+        if (dtype_table[i].dlpack_code == static_cast<signed char>(type.code) && dtype_table[i].size * 8 == type.bits) source.dtype = static_cast<Dtype>(i);
     if (source.dtype == Dtype::none) return false;
     source.data = static_cast<const std::byte*>(array.data());
     for (std::size_t i = 0; i < array.ndim(); ++i) {

@@ -20,10 +20,10 @@ enum class Dtype : std::uint8_t {
 inline constexpr std::uint8_t dtype_count = 19;
 
 struct DtypeInfo {
-    std::string_view name;  // what users write: "float32", "bfloat16", "BYTES"
-    std::uint8_t size;      // bytes an element; 8 for BYTES (its offset)
-    char dlpack_code;       // DLPack type code, -1 where DLPack has none
-    const char* format;     // buffer-protocol format, nullptr where Python has none
+    std::string_view name;    // what users write: "float32", "bfloat16", "BYTES"
+    std::uint8_t size;        // bytes an element; 8 for BYTES (its offset)
+    signed char dlpack_code;  // DLPack type code, -1 where DLPack has none
+    const char* format;       // buffer-protocol format, nullptr where Python has none
 };
 
 inline constexpr DtypeInfo dtype_table[dtype_count] = {

@@ -24,6 +24,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -33,6 +34,7 @@ from teal.device.protocol import Device
 from teal.errors import TealError
 
 from . import bpf, capi, hostile, machine, resident
+from .energy import Meter
 from .lanes import Times, estimate, paired_ratio
 from .report import Promise, Report, Row
 
@@ -69,9 +71,15 @@ class Ways:
     """What is measured of one device, by row."""
 
     times: dict[str, Times] = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
 
-    def block(self, row: str, samples: array[int]) -> None:
-        self.times.setdefault(row, Times()).blocks.append(samples)
+    def block(self, row: str, measure: Callable[[], array[int]], warm: int = 0) -> None:
+        """Runs one block of a row; the driver's threads are in this process, so its effort is theirs too."""
+        self.meter.start([os.getpid()])
+        samples = measure()
+        times = self.times.setdefault(row, Times())
+        times.spent(warm + len(samples), self.meter.stop())
+        times.blocks.append(samples)
 
 
 @contextmanager
@@ -124,14 +132,16 @@ class Stage:
         with on_core(cores.client):
             for _ in range(plan.blocks):
                 ways.block(
-                    "echo floor 64 B", array("q", _core.measure_echo(BYTES, plan.resident, cores.client, cores.worker))
+                    "echo floor 64 B",
+                    lambda: array("q", _core.measure_echo(BYTES, plan.resident, cores.client, cores.worker)),
                 )
-                ways.block("launch", timed(self.launch.run, plan.launches, plan.warm))
-                ways.block("launch, on the device's thread", timed(self._launch_and_poll, plan.launches, plan.warm))
+                launches = {"launch": self.launch.run, "launch, on the device's thread": self._launch_and_poll}
                 if self.copies is not None:
-                    ways.block("launch + copies", timed(self.copies.run, plan.launches, plan.warm))
+                    launches["launch + copies"] = self.copies.run
+                for row, call in launches.items():
+                    ways.block(row, partial(timed, call, plan.launches, plan.warm), plan.warm)
                 self.resident.wake()
-                ways.block("resident", timed(self.line.run, plan.resident, plan.warm))
+                ways.block("resident", partial(timed, self.line.run, plan.resident, plan.warm), plan.warm)
                 if self.line.done != self.line.asked:
                     raise RuntimeError(f"{self.device.name}: the resident kernel left while it was measured")
                 self.resident.quit()
@@ -170,7 +180,7 @@ def measure_device(report: Report, name: str, plan: Plan, cores: machine.Cores) 
         report.absent(f"{name} resident", name, str(error).splitlines()[0])
         return None
     for row, times in ways.times.items():
-        report.add(f"{name} {row}", name, times.all(), NOTES[row])
+        report.add_times(f"{name} {row}", name, times, NOTES[row])
     return ways
 
 
