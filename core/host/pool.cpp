@@ -299,8 +299,9 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     record.entry.priority = std::min(entry.priority, line.most_priority);
+    record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
-    line.finish = record.tag + std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
+    line.finish = record.tag + record.charge;
     if (after.count > 0) memory_->afters[index] = after;
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
@@ -372,6 +373,9 @@ void Pool::count_end(VersionLine& version, State state) noexcept {
 
 void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
     Record& record = memory_->records[index];
+    SessionLine& session = memory_->sessions[record.session];
+    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(record.charge, session.finish);  // it had nothing of the workers
+    record.charge = 0;
     if (map != nullptr && map->epoch == record.epoch) {
         Ending ending;
         ending.state = state;

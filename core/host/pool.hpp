@@ -57,6 +57,7 @@ struct alignas(64) Record {
     std::uint32_t next_free;
     std::uint64_t sequence;             // order of arrival
     std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
+    std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
 };
 static_assert(sizeof(Record) == 128);
 

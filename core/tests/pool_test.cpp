@@ -291,6 +291,46 @@ void test_sessions_in_turn() {
     CHECK_EQ(scene.log.size(), 102);
 }
 
+// What was asked for and never ran is not held against its session, whether it was cancelled in the queue or while it waited for an event.
+void test_cancelled_is_not_charged() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client first = scene.open(200, 200);
+    const Client other = scene.open(64, 64);
+    const auto event = first.session->make_event();
+    const auto busy = scene.occupy(other);
+    std::vector<std::unique_ptr<teal::ClientSlot>> many;
+    for (int i = 0; i < 60; ++i) many.push_back(scene.note(first, 1000 + i));
+    scene.taken(60);
+    for (int i = 0; i < 60; ++i) {
+        many.push_back(first.slot());
+        first.session->submit(*many.back(), log_model, 0, 0, 0, {event});
+    }
+    until([&] {
+        scene.sweeper.tick();
+        return scene.pool->memory().header.blocked_size == 60;
+    });
+    std::vector<std::unique_ptr<teal::ClientSlot>> others;
+    for (int i = 0; i < 20; ++i) others.push_back(scene.note(other, 2000 + i));
+    scene.taken(80);
+    const auto finish = [&] {
+        CHECK(scene.pool->enter(1'000'000'000));
+        const std::uint64_t at = scene.pool->memory().sessions[first.index].finish;
+        scene.pool->leave();
+        return at;
+    };
+    const std::uint64_t asked = finish();
+    CHECK(asked >= 120 * 200);
+    for (auto& slot : many) CHECK(first.session->cancel(*slot, State::cancelled, Reason::client_cancelled));
+    scene.open_gate = true;
+    for (auto& slot : others) other.session->wait(*slot, 0, 0);
+    until([&] {
+        scene.sweeper.tick();
+        return scene.sweeper.active() == 0;
+    });
+    CHECK_EQ(finish(), asked - 120 * 200);  // nobody knew yet how long these take: each was charged the least there is
+}
+
 // Who may not be more urgent is not.
 void test_priority_is_cut() {
     GatedPool scene;
@@ -326,6 +366,7 @@ int main() {
     test_cancel();
     test_limit();
     test_sessions_in_turn();
+    test_cancelled_is_not_charged();
     test_priority_is_cut();
     return teal::check::summary();
 }
