@@ -85,6 +85,19 @@ struct Slot {
     // The whole call through a resident device kernel. False: submit() it. `until_ns`: CLOCK_MONOTONIC, 0: no deadline.
     bool call_direct(std::uint64_t until_ns) {
         check_not_forked(forks);
+        struct GiveUp {  // who leaves by an exception takes no outputs
+            std::shared_ptr<void>& claim;
+            bool thrown = true;
+            ~GiveUp() {
+                if (thrown) claim.reset();
+            }
+        } leaving{claim};
+        const bool done = run_direct(until_ns);
+        leaving.thrown = false;
+        return done;
+    }
+
+    bool run_direct(std::uint64_t until_ns) {
         if (!session->submit_direct(*slot)) return false;
         Answer answer = session->wait_direct(*slot, held_spin_ns, held_spin_ns);
         while (answer == Answer::late) {
