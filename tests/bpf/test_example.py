@@ -17,8 +17,6 @@ ON_DISK = "only .* reads reached a disk"
 
 
 def test_slow_io(permitted: None, tmp_path: Path) -> None:
-    if not (ROOT / "examples" / "systems").is_dir():
-        pytest.skip("needs the systems loads")
     command = [sys.executable, str(EXAMPLE), "--reads", "1200", "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 and re.search(ON_DISK, done.stderr):
@@ -38,8 +36,6 @@ def test_slow_io(permitted: None, tmp_path: Path) -> None:
 
 def test_it_says_why_it_is_skipped(tmp_path: Path) -> None:
     """As somebody who may not use BPF."""
-    if not (ROOT / "examples" / "systems").is_dir():
-        pytest.skip("needs the systems loads")
     without = (
         "import teal.bpf, runpy, sys; teal.bpf.why_not = lambda: 'BPF is not permitted here'; sys.argv = sys.argv[1:]; "
     )

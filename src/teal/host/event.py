@@ -8,15 +8,13 @@ mapped by the workers here; it is passed on by this process, from the thread tha
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from teal import _core
 from teal.errors import Cancelled, InvalidArgument
-from teal.host.future import Future
+from teal.host.future import Future, heard
 
 if TYPE_CHECKING:
     from teal.host.connection import PoolSession
@@ -63,19 +61,7 @@ class Event:
 
     def __await__(self) -> Generator[object, None, None]:
         if not self._core.ended():
-            loop = asyncio.get_running_loop()
-            waiter = loop.create_future()
-
-            def wake() -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            def ended() -> None:  # on the notifier's thread; the loop may be closed by then
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(wake)
-
-            self._notifier.add_event(self._core, ended)
-            yield from waiter.__await__()
+            yield from heard(lambda ended: self._notifier.add_event(self._core, ended))
         self._check()
 
     def __repr__(self) -> str:

@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from teal.host.outputs import Outputs
     from teal.host.receivers import Receivers
 
+
+def heard(tell: Callable[[Callable[[], None]], None]) -> Generator[Any, None, None]:
+    """Suspends a coroutine until the notifier calls back; ``tell`` hands it the callback."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def ended() -> None:  # on the notifier's thread; the loop may be closed by then
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake)
+
+    tell(ended)
+    yield from waiter.__await__()
+
+
 _settling = threading.Lock()  # two threads may ask for one answer; one that was spilled can be fetched once
 
 
@@ -102,20 +120,8 @@ class Future:
     def __await__(self) -> Generator[Any, None, Outputs]:
         slot = self._slot
         if slot is not None and not slot.ended():
-            loop = asyncio.get_running_loop()
-            waiter = loop.create_future()
-
-            def wake() -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            def ended() -> None:  # on the notifier's thread; the loop may be closed by then
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(wake)
-
-            self._model._notifier.add(slot, ended)
             try:
-                yield from waiter.__await__()
+                yield from heard(lambda ended: self._model._notifier.add(slot, ended))
             except asyncio.CancelledError:
                 self.cancel()
                 raise
