@@ -38,6 +38,7 @@ void Library::after_fork_in_child() noexcept {
 }
 
 Library& Library::get() {
+    // SYNC: acquire pairs with init(): the library is constructed.
     Library* library = current.load(std::memory_order_acquire);
     if (library == nullptr) throw Failure(LAIKA_ERR_NOT_INITIALIZED, "call laika_init first");
     return *library;

@@ -137,6 +137,8 @@ private:
     void release_model(const Model& model);
     std::shared_ptr<Model> leave_entry(ModelEntry& entry) noexcept;  // after its id was cleared: waits for the calls inside
 
+    // SYNC: acquire loads pair with the releases of init() and finalize(): session_ and control_ are complete, or gone. Whoever stays
+    // inside holds life_ or a pin besides; this word only says what to refuse with.
     std::atomic<Phase> phase_{Phase::closed};
     std::shared_mutex life_;
     std::unique_ptr<Control> control_;

@@ -182,6 +182,7 @@ laika_status_t Library::model_unload(laika_model_t handle) {
     const Stay stay(*this);
     ModelEntry& entry = entries_[handle.id % most_models];
     std::uint64_t seen = handle.id;
+    // SYNC: seq_cst pairs with Pin: it pins, then looks at the id; we clear the id, then look at the pins.
     if (handle.id == 0 || !entry.id.compare_exchange_strong(seen, 0, std::memory_order_seq_cst))
         throw Failure(LAIKA_ERR_HANDLE, "model: not a loaded model of this process, or unloaded already");
     const std::shared_ptr<Model> model = leave_entry(entry);

@@ -24,6 +24,7 @@ public:
 
 private:
     void leave() noexcept {
+        // SYNC: seq_cst pairs with leave_entry(), which waits for the last pin after the id was cleared.
         entry.pins.fetch_sub(1, std::memory_order_seq_cst);
         if (entry.id.load(std::memory_order_seq_cst) != id_) entry.pins.notify_all();
     }

@@ -42,7 +42,8 @@ struct Shared {
 #define TEAL_WORKER 0u
 #define TEAL_WORKERS 1u
 #define TEAL_BARRIER() ((void)0)
-// The acquire is on the load, where the thread sanitizer understands it.
+// SYNC: PEEK pairs with ask()'s release of request.generation, STORE with the acquires of await() and submit_direct(). The acquire is
+// on the load, where the thread sanitizer understands it.
 #define TEAL_PEEK(p) word(p).load(std::memory_order_acquire)
 #define TEAL_ACQUIRE() ((void)0)
 #define TEAL_STORE(p, v) word(p).store(v, std::memory_order_release)

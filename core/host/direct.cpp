@@ -10,9 +10,11 @@ bool ClientSession::submit_direct(ClientSlot& slot) {
     const ReplyLine& reply = slot.device->reply;
     // The stamp is this slot's alone in its session, so it names model, version and tensors at once: the worker that was called with
     // it wrote it there, and takes the line from the kernel before any of them changes.
+    // SYNC: acquire pairs with the kernel's release of reply.state: what the worker wrote before it told the kernel of the line is seen.
     if (reply.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(LineState::resident)) return false;
     if (reply.stamp.load(std::memory_order_relaxed) != slot.stamp) return false;
     // What the completion word says has to stay true of the call that comes.
+    // SYNC: acquire pairs with end_request().
     const std::uint64_t word = slot.line->word.load(std::memory_order_acquire);
     if (!(slot.submitted || slot.tried) || !has_ended(word, slot.generation) || state_of(word) != State::done) return false;
     // Slower than the worker thinks right, and not once: the ring this time, so that the worker sees it too.
