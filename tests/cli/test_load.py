@@ -152,3 +152,11 @@ def test_one_line_and_status_1(started: Any, name: str) -> None:
     assert (process.returncode, out) == (1, "")
     assert err.startswith("teal: NotFound: no host listens at ")
     assert err.count("\n") == 1
+
+
+def test_a_device_that_is_not_there_is_said(teal: Teal, name: str) -> None:
+    mllb = Path(__file__).parents[2] / "examples" / "systems" / "models" / "mllb.safetensors"
+    said = teal(f"load {name} {mllb} --device opencl:nope")
+    assert said.status == 0
+    assert "opencl:nope" in said.out.splitlines()[1]
+    assert teal(f"load {name} {mllb} --device opencl:nope --json").json["note"]

@@ -62,7 +62,7 @@ def command(
         options.reach(host) as reached,
         draw.progress(f"loading {draw.printable(name)[:80]}", silent=as_json),
     ):
-        info = reached.load(
+        model = reached.load(
             name,
             source,
             version=version,
@@ -75,14 +75,16 @@ def command(
             device=device,
             path=path,
             digest=digest,
-        ).info
+        )
+        info, note = model.info, model.statistics().note if device else ""
     if as_json:
-        draw.emit(asdict(info))
+        draw.emit(asdict(info) | {"note": note})
     else:
-        _draw(info)
+        _draw(info, note)
 
 
-def _draw(info: ModelInfo) -> None:
+def _draw(info: ModelInfo, note: str) -> None:
+    """note: what could not be had of the device that was asked for."""
     console = draw.console()
     kind = info.kernel if info.kernel in ("onnx", "systems") else draw.printable(f"{info.kernel} {info.source}")
     where = "" if info.pool == "default" else f", pool {info.pool}"
@@ -91,6 +93,8 @@ def _draw(info: ModelInfo) -> None:
     console.print(
         f"{info.name} version {info.version}: {kind}{on}{weight}{where}, loaded in {draw.lasted(info.seconds)}"
     )
+    if note:
+        console.print(f"  {draw.printable(note)}")
     for word, specs in (("in", info.inputs), ("out", info.outputs)):
         for spec in specs:
             console.print(f"  {word:3}  {draw.tensor(spec)}")
