@@ -215,12 +215,13 @@ def judge_perceptron(ground: Ground, times: dict[str, Times]) -> None:
 def sentence_embedder(ground: Ground) -> None:
     """MiniLM int8, 128 tokens, one thread: seconds of maths a hundred times an hour cannot resolve microseconds.
 
-    Two identical processes that run this model side by side differ by 50 to 150 µs here, one way or the other, from one
-    start to the next (where their pages lie) and a pair of blocks scatters by ±400 µs. So the bar is what is around the
-    maths, call by call (the client's time less the time that the worker measured around the engine), less what a Python
-    caller sees around the same engine in its own process, measured in the same way: after 18 ms of maths its caches are
-    cold too. The paired difference of whole calls is the cross-check: it must not contradict. Both sides are started anew in
-    every round, so that its standard error covers where pages happen to lie.
+    Two identical processes that run this model side by side differ by 50 to 150 µs here, one way or the other, from
+    one start to the next (where their pages lie) and a pair of blocks scatters by ±400 µs. So the bar is what is
+    around the maths, call by call (the client's time less the time that the worker measured around the engine),
+    less what a Python caller sees around the same engine in its own process, measured in the same way: after 18 ms
+    of maths its caches are cold too. The paired difference of whole calls is the cross-check: it must not
+    contradict. Both sides are started anew in every round, so that its standard error covers where pages happen to
+    lie.
     """
     group, plan, bar = "MiniLM int8, 128 tokens", ground.plan, "call.minilm.added.p50_us"
     if (path := models.minilm()) is None:

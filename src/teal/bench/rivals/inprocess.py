@@ -1,13 +1,15 @@
 """onnxruntime in the process itself: what a call costs when nothing stands around the maths.
 
 Three ways to call the same session, slowest first; the fastest of them is the base of every `added` and `overhead`
-figure. `raw` goes below the public method, to the object that it wraps, with its binding and run options made once: no
-documented call is faster. `timed` is `raw` with a clock around it in C, as a Teal worker has one around its kernels: what
-a Python caller sees beyond it is what a call in its own process costs around the maths. Runs under Teal's python (base of Teal's figures) and the rivals' (base of theirs).
+figure. `raw` goes below the public method, to the object that it wraps, with its binding and run options made once:
+no documented call is faster. `timed` is `raw` with a clock around it in C, as a Teal worker has one around its
+kernels: what a Python caller sees beyond it is what a call in its own process costs around the maths. Runs under
+Teal's python (base of Teal's figures) and the rivals' (base of theirs).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,6 +52,7 @@ def variant(path: str, kind: str, way: str) -> lane.Variant:
     for output, result in zip(model.get_outputs(), results, strict=True):
         binding.bind_ortvalue_output(output.name, result)
     # Run options made once save `raw` 0.5 us; the public method spends 24 us looking into them (onnxruntime 1.32).
+    bound: Callable[[], object]
     if way == "iobinding":
         bound = partial(model.run_with_iobinding, binding)
     else:
@@ -66,7 +69,8 @@ def variant(path: str, kind: str, way: str) -> lane.Variant:
         bound()
         return bytes(results[0].numpy().tobytes())
 
-    return lane.Variant(bound, answer, inner, alive=(feeds, results))  # the binding points into them and does not own them
+    # The binding points into them and does not own them.
+    return lane.Variant(bound, answer, inner, alive=(feeds, results))
 
 
 def client(config: dict[str, Any]) -> lane.Contender:
