@@ -24,8 +24,17 @@ if TYPE_CHECKING:
     from teal.host.wire import Spec
 
 _MOST_HOMES = 256  # shapes remembered per model
-_MOST_PLACED = 64  # sets of places
+_MOST_PLACED = 256  # sets of places: a pipeline has one for each slot that is out in the stage before
 _KEPT_PLACED = 8  # idle slots of one set of places
+
+
+def _given(item: Any, place: _core.Place | None) -> tuple[str | None, tuple[int, ...] | None, int] | None:
+    """dtype, shape and bytes of an input; an output to come has the bytes planned for it."""
+    if place is None:
+        return item  # type: ignore[no-any-return]
+    if place.link is not None:
+        return item[1], place.shape, place.nbytes
+    return place.dtype, place.shape, place.nbytes if place.dtype == "BYTES" else 0
 
 
 class _Home:
@@ -116,10 +125,7 @@ class Homes:
         return home
 
     def _made_over(self, key: Any, places: Places, out: Receivers | None) -> _Home:
-        shapes: Shapes = tuple(
-            item if place is None else (place.dtype, place.shape, place.nbytes if place.dtype == "BYTES" else 0)
-            for item, place in zip(key[:-1], places, strict=True)
-        )
+        shapes: Shapes = tuple(_given(item, place) for item, place in zip(key[:-1], places, strict=True))
         with self._lock:
             for other in [other for other, home in self._placed.items() if home.core.deserted()]:
                 del self._placed[other]
