@@ -202,9 +202,9 @@ public:
     // Running → queued, in its old place, as a new generation: what its dead worker may still have said of it is void.
     void requeue(std::uint32_t record) noexcept;
     void repair() noexcept;
-    // The i-th of those that wait for others, but what is another's of a record (state, lists). False: there are not so many.
     // Is a request of the session out that waits, or waited, for this one?
     [[nodiscard]] bool is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation) const noexcept;
+    // The i-th of those that wait for others: session, version and entry of its record. False: there are not so many.
     bool copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const noexcept;
 
     // Any time. True when some session's ring has an entry that drain() would take.
@@ -235,6 +235,8 @@ private:
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
     void rebuild() noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
+    // blocked.cpp
+    static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
     [[nodiscard]] bool awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept;
     void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
