@@ -5,7 +5,12 @@
 namespace teal {
 namespace {
 
-std::string path_of(std::uint32_t input) { return "$.inputs[" + std::to_string(input) + "]: "; }
+std::string path_of(std::uint32_t input) { return "$.inputs[" + std::to_string(input) + "]"; }
+
+bool fail(std::string& error, std::string message) {
+    error = std::move(message);
+    return false;
+}
 
 bool alike(const TensorDesc& a, const TensorDesc& b) noexcept {
     return a.dtype == b.dtype && a.rank == b.rank && a.flags == b.flags && a.region == b.region && a.offset == b.offset && a.nbytes == b.nbytes &&
@@ -20,10 +25,8 @@ bool Chain::read(const Descriptor& descriptor, std::uint32_t awaited, std::strin
         const TensorDesc& tensor = descriptor.inputs[i];
         if ((tensor.flags & tensor_chained) == 0) continue;
         Link link;
-        if (!link_of(tensor, link) || link.awaited >= awaited) {
-            error = path_of(i) + "is to come from request " + std::to_string(link.awaited) + " of those this one waits for, and there are " + std::to_string(awaited);
-            return false;
-        }
+        if (!link_of(tensor, link) || link.awaited >= awaited)
+            return fail(error, path_of(i) + ": is to come from request " + std::to_string(link.awaited) + " of those this one waits for, and there are " + std::to_string(awaited));
         inputs_.push_back({i, tensor, link});
     }
     return true;
@@ -37,7 +40,7 @@ Chain::Found Chain::follow(const SessionMap& map, const AfterLine& after, Descri
     for (const Input& input : inputs_) {
         TensorDesc found;
         const Found one = find(map, after, input, ahead, fetch, found, error);
-        if (one == Found::wrong && !error.starts_with("$")) error = path_of(input.index) + error;
+        if (one == Found::wrong && !error.starts_with("$")) error = path_of(input.index) + ": " + error;
         if (one == Found::wrong || one == Found::unknown) return one;
         TensorDesc& tensor = descriptor.inputs[input.index];
         if (alike(found, tensor)) continue;
@@ -52,7 +55,7 @@ Chain::Found Chain::find(const SessionMap& map, const AfterLine& after, const In
     bool reshaped = false;
     if (!ahead) {
         if (input.link.awaited >= after.count || after.count > max_after || after.on[input.link.awaited].slot >= map.layout.slots) {
-            error = "does not wait for the request it is to come from";
+            fail(error, "does not wait for the request it is to come from");
             return Found::wrong;
         }
         const auto& source = after.on[input.link.awaited];
@@ -60,7 +63,7 @@ Chain::Found Chain::find(const SessionMap& map, const AfterLine& after, const In
         // SYNC: acquire pairs with end_request(): the source's outputs, their shapes and `detail` are seen.
         const std::uint64_t word = line.word.load(std::memory_order_acquire);
         if (!has_ended(word, source.generation) || state_of(word) != State::done) {
-            error = "the output it is to come from is gone: its slot was used again";
+            fail(error, "the output it is to come from is gone: its slot was used again");
             return Found::wrong;
         }
         if (reason_of(word) == Reason::output_spilled) {
@@ -71,11 +74,11 @@ Chain::Found Chain::find(const SessionMap& map, const AfterLine& after, const In
     }
     if (!read_output(map.views, input.link, reshaped, found, error)) {
         if (ahead) return Found::unknown;
-        if (error.empty()) error = "the size of the output it is to come from is not known, though that has ended";
+        if (error.empty()) fail(error, "the size of the output it is to come from is not known, though that has ended");
         return Found::wrong;
     }
     if (found.region != input.planned.region || found.offset != input.planned.offset || found.nbytes > input.planned.capacity) {
-        error = "the output it is to come from lies elsewhere";
+        fail(error, "the output it is to come from lies elsewhere");
         return ahead ? Found::unknown : Found::wrong;
     }
     return Found::changed;
@@ -87,10 +90,8 @@ bool Chain::find_spilled(const SessionMap& map, const Input& input, std::uint32_
     while (at < fetched_.size() && fetched_[at].first != id) ++at;
     if (at == fetched_.size()) {
         SpilledOutputs outputs;
-        if (!fetch || !fetch(map.index, map.epoch, id, outputs) || !outputs.region) {
-            error = "the output it is to come from was larger than planned, and has been taken by its client since";
-            return false;
-        }
+        if (!fetch || !fetch(map.index, map.epoch, id, outputs) || !outputs.region)
+            return fail(error, "the output it is to come from was larger than planned, and has been taken by its client since");
         if (views_.empty()) {
             views_ = map.views;
             owners_ = map.owned;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -81,7 +82,7 @@ def test_fan_out_and_in(host: teal.Host, load: Load) -> None:
     event = host.event()
     a = double.submit(ONE, after=event)
     many = [double.submit(a) for _ in range(20)]
-    several = [add.submit(x=one, y=other) for one, other in zip(many, many[1:], strict=False)]
+    several = [add.submit(x=one, y=other) for one, other in itertools.pairwise(many)]
     both = add.submit(a, a)
     assert not any(future.done() for future in (a, *many, *several, both))
     del a
@@ -156,7 +157,7 @@ def test_what_does_not_suit(host: teal.Host, load: Load) -> None:
         how_many.submit(count.submit(np.int64(3)))
     with pytest.raises(teal.InvalidArgument, match=r"rank 0, input 'x' expects rank 1"):
         total.submit(ends.submit(ONE)["high"])  # its shape is known
-    with pytest.raises(teal.InvalidArgument, match=r"outputs \['low', 'high'\]: pick one"):
+    with pytest.raises(teal.InvalidArgument, match=r"outputs \['low', 'high'\]; give one"):
         total.submit(ends.submit(ONE))
     with pytest.raises(teal.NotFound, match="'middle'"):
         ends.submit(ONE)["middle"]
@@ -205,7 +206,10 @@ def test_nothing_is_left(host: teal.Host, load: Load) -> None:
 def test_pools_and_hosts(load: Load) -> None:
     """From elsewhere: through this process, and counted."""
     with teal.Host(unique(), pools={"far": {"workers": 1}}) as host, teal.Host(unique()) as other:
-        near, far = host.load("near", "toy_kernels:pure_double"), host.load("far", "toy_kernels:pure_double", pool="far")
+        near, far = (
+            host.load("near", "toy_kernels:pure_double"),
+            host.load("far", "toy_kernels:pure_double", pool="far"),
+        )
         total = other.load("total", "toy_kernels:total")
         event = host.event()
         a = near.submit(ONE, after=event)

@@ -1,12 +1,13 @@
-"""What a stage of a pipeline costs between its neighbours: from the end of one kernel to the beginning of the next.
+"""What lies between two stages of a pipeline: from the end of one kernel to the beginning of the next.
 
-Theory of operation: the worker notes when each kernel begins and ends in the completion lines; the gap between two
-stages is the difference, so nothing of the client is in it. ``identity`` stages do no work: what is left is Teal. The
-second figure is what the client would have to add without pipelines: wait for the first answer, submit the next.
+Theory of operation: the worker notes in the completion lines when each kernel begins and ends; the gap between two
+stages is the difference, so nothing of the client is in it. Stages that do no work (``identity``) leave what Teal
+takes. Beside it the same calls by a client that waits for each answer before it submits the next.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from dataclasses import dataclass
@@ -18,61 +19,61 @@ import teal
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Microseconds. chained: end of a stage to the beginning of the next, in the worker; through_client: the same with
-    the client in between; total_chained, total_through: of all stages, from submit to the last answer seen."""
+    """Microseconds. gap: end of a stage to the beginning of the next, in the worker. total: submit of the first to the
+    end of the last seen; by_hand: the same with the client between the stages."""
 
     stages: int
     rounds: int
-    chained_p50_us: float
-    chained_p99_us: float
-    through_p50_us: float
-    total_chained_us: float
-    total_through_us: float
+    gap_p50_us: float
+    gap_p99_us: float
+    total_p50_us: float
+    by_hand_p50_us: float
 
 
 def measure(host: teal.Host, *, stages: int = 8, rounds: int = 300, kernel: str = "builtin:identity") -> Gap:
-    """A pipeline of ``stages`` equal stages on 64 floats, against the client's own loop."""
+    """A pipeline of equal stages on 64 floats, against the client's own loop, in turns."""
     model = host.load("bench-stage", kernel)
+    gaps: list[float] = []
+    totals: list[float] = []
+    by_hand: list[float] = []
     try:
-        x = np.arange(64, dtype=np.float32)
-        chained: list[float] = []
-        through: list[float] = []
-        totals: tuple[list[float], list[float]] = ([], [])
-        for round_ in range(rounds + 20):
-            start = time.perf_counter_ns()
-            futures = [model.submit(x)]
-            for _ in range(stages - 1):
-                futures.append(model.submit(futures[-1]))
-            slots = [future._slot for future in futures]
-            while not futures[-1].done():
-                pass
-            total = time.perf_counter_ns() - start
-            gaps = [b.began_after_ns(a) / 1000 for a, b in zip(slots, slots[1:], strict=False) if a and b]
-            del slots
-            start = time.perf_counter_ns()
-            value, before = model.submit(x), None
-            waits = []
-            for _ in range(stages - 1):
-                before = value
-                value = model.submit(before.result()[0])
-                del before
-            value.result()
-            own = time.perf_counter_ns() - start
-            waits.append((own - total) / 1000 / (stages - 1))
-            if round_ >= 20:
-                chained += gaps
-                through += waits
-                totals[0].append(total / 1000)
-                totals[1].append(own / 1000)
-        ordered = sorted(chained)
-        return Gap(
-            stages,
-            rounds,
-            statistics.median(ordered),
-            ordered[int(len(ordered) * 0.99)],
-            statistics.median(ordered) + statistics.median(through),
-            statistics.median(totals[0]),
-            statistics.median(totals[1]),
-        )
+        for _ in range(20):
+            _pipeline(model, stages), _by_hand(model, stages)
+        for _ in range(rounds):
+            total, between = _pipeline(model, stages)
+            totals.append(total)
+            gaps += between
+            by_hand.append(_by_hand(model, stages))
     finally:
         host.unload("bench-stage")
+    gaps.sort()
+    return Gap(
+        stages,
+        rounds,
+        statistics.median(gaps),
+        gaps[int(len(gaps) * 0.99)],
+        statistics.median(totals),
+        statistics.median(by_hand),
+    )
+
+
+_INPUT = np.arange(64, dtype=np.float32)
+
+
+def _pipeline(model: teal.Model, stages: int) -> tuple[float, list[float]]:
+    start = time.perf_counter_ns()
+    futures = [model.submit(_INPUT)]
+    for _ in range(stages - 1):
+        futures.append(model.submit(futures[-1]))
+    slots = [future._slot for future in futures]
+    futures[-1].result()
+    total = (time.perf_counter_ns() - start) / 1000
+    return total, [b.began_after_ns(a) / 1000 for a, b in itertools.pairwise(slots) if a is not None and b is not None]
+
+
+def _by_hand(model: teal.Model, stages: int) -> float:
+    start = time.perf_counter_ns()
+    outputs = model(_INPUT)
+    for _ in range(stages - 1):
+        outputs = model(outputs[0])
+    return (time.perf_counter_ns() - start) / 1000

@@ -72,6 +72,6 @@ def check_pinned(value: Any, path: str) -> None:
     """Raises InvalidArgument for what a prepared call cannot take."""
     if isinstance(value, TO_COME):
         raise InvalidArgument(
-            "an output that is to come once, and a prepared call runs many times; give a tensor, or submit() it",
+            f"{value!r}: to come once, and a prepared call runs many times; give a tensor, or submit() it",
             path=path,
         )

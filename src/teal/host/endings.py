@@ -31,7 +31,15 @@ _CANCELLED_BY = {
 
 
 def error_of(
-    state: int, reason: int, detail: int, message: str, *, model: str, version: int, limit: int, stage: str | None = None
+    state: int,
+    reason: int,
+    detail: int,
+    message: str,
+    *,
+    model: str,
+    version: int,
+    limit: int,
+    stage: str | None = None,
 ) -> TealError:
     """The error of a request of ``model`` (``version`` 0: the current one) by a client with ``limit`` bytes.
 

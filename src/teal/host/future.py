@@ -97,7 +97,7 @@ class Future:
         names = self._model._output_names
         if len(names) != 1:
             raise InvalidArgument(
-                f"a future of {self._model.name!r}, which has the outputs {list(names)}: pick one, as in "
+                f"a future of {self._model.name!r}, which has the outputs {list(names)}; give one, as in "
                 f"future[{names[0] if names else ''!r}]",
                 path=path,
             )

@@ -28,8 +28,8 @@ from teal.host.homes import Homes
 from teal.host.inputs import Inputs, shapes_of
 from teal.host.outputs import Outputs
 from teal.host.receivers import Receivers
-from teal.host.relay import Relay
 from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged, paths_of, place
+from teal.host.relay import Relay
 
 if TYPE_CHECKING:
     from teal.host.host import Host

@@ -22,10 +22,8 @@ FIRST_CAPACITY = 4096
 Link = tuple[int, int, int, int]
 # dtype, shape, capacity, flags, for an output: the input whose memory it is, (region, offset) if it has a place, with
 # its link if it is an output to come
-PlanEntry = tuple[
-    str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, Link] | None
-]
-# dtype, shape, bytes (BYTES and outputs to come only); None: not given. Of an output to come dtype and shape may be None
+PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, Link] | None]
+# dtype, shape, bytes (BYTES and outputs to come only); None: not given. dtype and shape of what is to come may be None
 Shapes = tuple[tuple[str | None, tuple[int, ...] | None, int] | None, ...]
 Places = Sequence[Place | None]  # of each tensor; empty: of none
 

@@ -54,8 +54,8 @@ class Relay(Future):
             self._adopt(launch(left))
         except TealError as error:
             self._outcome = error
-        except Exception as error:  # the interpreter or the connection goes
-            self._outcome = Closed(f"{type(error).__name__}: {error}")
+        except Exception:  # the interpreter or the connection goes
+            self._outcome = Closed("the connection to the host was closed before the answer came")
         self._begin()
 
     def _begin(self) -> None:
