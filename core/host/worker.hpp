@@ -85,7 +85,7 @@ private:
     void bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending);
     void finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told);
     bool tell(const Record& record, Session* session, const Run& run, Ending& ending);
-    void account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept;
+    void account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending) noexcept;
 
     std::shared_ptr<Pool> pool_;
     std::uint32_t index_;
