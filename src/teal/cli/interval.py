@@ -128,7 +128,7 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
             numbers, stages = _with_callers(before, after, m, old, numbers)
         direct = numbers.get("direct", 0)
         batches = {int(batch): path for batch, path in m["batches"].items()}
-        found = {**numbers, **m, "requests": numbers["requests"] + direct}
+        found = {**numbers, **m, "requests": numbers["requests"] + direct, "relayed": numbers.get("relayed", 0)}
         more = {"paths": paths_of(numbers, direct), "batches": batches, "stages": stages}
         made.append(filled(Version, found, requests_per_s=rate, **more))
     return tuple(made)
@@ -150,6 +150,7 @@ def _with_callers(
     then = ({} if before is None else before["callers"].get(key)) or {}
     numbers = dict(new)
     numbers["direct"] = seen["direct"]
+    numbers["relayed"] = seen["relayed"]
     numbers["copies_in"] += seen["copies_in"]
     numbers["bytes_copied"] += seen["bytes_in"]
     grown = {stage: added(then.get(stage, ()), seen[stage]) for stage in callers.STAGES}
