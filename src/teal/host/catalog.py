@@ -19,17 +19,14 @@ from typing import Any
 
 from teal import _core
 from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceeded
+from teal.host import engines, wire
 from teal.host import repository as files
-from teal.host import wire
 from teal.host.limits import Limits
 from teal.host.pool import Pool, Version
 from teal.host.settings import DEFAULT_POOL
 from teal.kernel.builtin import BUILTINS
 
 log = logging.getLogger("teal.host")
-
-_EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
-
 
 _MOST_LEAVING = 4
 
@@ -60,12 +57,18 @@ class User:
 
 @dataclass(slots=True)
 class Origin:
-    """Where a version comes from; ``fd`` is its file, ours to close."""
+    """Where a version comes from; ``fd`` is its file and ``weights`` the one beside it, ours to close."""
 
     source: str
     kind: str
     fd: int | None = None
     version: int | None = None
+    weights: int | None = None
+
+    def close(self) -> None:
+        for fd in (self.fd, self.weights):
+            if fd is not None:
+                os.close(fd)
 
 
 class Catalog:
@@ -118,11 +121,14 @@ class Catalog:
             "seconds": version.seconds,
             "uid": version.uid,
             "device": version.order.device,
-            "path": version.order.path if version.order.device is not None else None,
+            "path": version.order.path if version.order.kernel == "systems" and version.order.device else None,
             "batches": version.batches,
             "losses": len(version.losses),
             "note": version.note,
-            "threads": _threads_of(version),
+            "engine": version.engine,
+            "precision": version.precision,
+            "weights": version.weights,
+            "threads": engines.threads_of(version.order),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
             "outputs": version.outputs,
@@ -148,8 +154,6 @@ class Catalog:
             raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
         if not 0 < load.timeout <= 86_400:
             raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
-        if _EXTERNAL_DATA in load.options:
-            raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
         loaded = sum(len(n.versions) for n in self.names.values()) + self._loading
         if loaded >= self._limits.models:
             raise QuotaExceeded(
@@ -158,11 +162,6 @@ class Catalog:
             )
         origin = self._origin(load, datagram, user.owner)
         try:
-            if origin.kind == "systems" and (load.options or load.threads not in (None, 1)):
-                raise InvalidArgument(
-                    "a systems load has no options and runs in one thread; leave options= and threads= out",
-                    path="$.options",
-                )
             name = self._name(load, pool)
             name.waiting += 1
             self._loading += 1
@@ -178,8 +177,7 @@ class Catalog:
                 name.waiting -= 1
                 self._forget_unused(load.name, name)
         finally:
-            if origin.fd is not None:
-                os.close(origin.fd)
+            origin.close()
 
     async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
         """Takes the name's lock. Raises DeadlineExceeded."""
@@ -231,7 +229,6 @@ class Catalog:
 
     def _origin(self, load: wire.Load, datagram: wire.Datagram, owner: bool) -> Origin:
         if load.source is None:
-            _check_device(load, "onnx")
             if self._repository is None:
                 raise InvalidArgument(
                     "no source given, and this host has no model repository (teal serve --repository DIR)",
@@ -239,10 +236,11 @@ class Catalog:
                 )
             path, found = files.find(self._repository, load.name, load.version)
             number = load.version if load.version is not None else found
-            kind = files.FILE_KINDS[path.suffix]
-            return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), number)
+            kind = load.kernel or files.FILE_KINDS[path.suffix]
+            engines.check(load, kind)
+            return self._in_repository(path, kind, number)
         kind = load.kernel or files.kernel_kind(load.source)
-        _check_device(load, kind)
+        engines.check(load, kind)
         if kind == "builtin":
             name = load.source.removeprefix("builtin:")
             if name not in BUILTINS:
@@ -257,17 +255,34 @@ class Catalog:
                 )
             return Origin(load.source, kind, None, load.version)
         if kind not in files.FILE_KINDS.values():
-            raise InvalidArgument(
-                f"kernel kind {kind[:80]!r}, expected onnx, systems, function or builtin", path="$.kernel"
-            )
+            raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
         if self._repository is not None:
-            path = files.inside(self._repository, load.source)
-            return Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), load.version)
+            return self._in_repository(files.inside(self._repository, load.source), kind, load.version)
         if not load.has_file:
             raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
         # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
         source = load.source if owner else os.path.basename(load.source)
-        return Origin(source, kind, datagram.take_fd(), load.version)
+        fd = datagram.take_fd()
+        try:
+            return Origin(source, kind, fd, load.version, datagram.take_fd() if load.has_weights else None)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _in_repository(self, path: Path, kind: str, number: int | None) -> Origin:
+        if kind not in files.FILE_KINDS.values():
+            raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
+        origin = Origin(str(path), kind, files.open_file(path, self._limits.model_bytes), number)
+        beside = engines.weights_beside(str(path))
+        try:
+            if beside is not None and os.path.lexists(beside):
+                assert self._repository is not None
+                inside = files.inside(self._repository, beside)
+                origin.weights = files.open_file(inside, self._limits.model_bytes)
+        except BaseException:
+            origin.close()
+            raise
+        return origin
 
     async def _load_version(
         self, pool: Pool, name: Name, load: wire.Load, origin: Origin, user: User, until: float
@@ -279,7 +294,7 @@ class Catalog:
                 path="$.version",
             )
         self._check_may_change(load.name, list(name.versions.values()), user)
-        file = await self._sealed(load.name, origin.fd)
+        file = await self._sealed(load.name, origin)
         try:
             self._check_digest(load, origin, file)
             version = await self._resident(pool, name, load, origin, user, number, file, until)
@@ -311,10 +326,14 @@ class Catalog:
                     path="$.digest",
                 )
             files.check_digest(load.digest, file.digest, f"the file of {load.name!r}")
-        if self._repository is not None and file.fd is not None:
-            noted = files.noted_digest(Path(origin.source))
+        if self._repository is None or file.fd is None:
+            return
+        paths = [origin.source] if origin.weights is None else [engines.weights_beside(origin.source), origin.source]
+        for path, digest in zip(paths, file.digests, strict=True):
+            assert path is not None
+            noted = files.noted_digest(Path(path))
             if noted is not None:
-                files.check_digest(noted, file.digest, origin.source, "$.source")
+                files.check_digest(noted, digest, path, "$.source")
 
     async def verify(self, verify: wire.Verify) -> list[dict[str, Any]]:
         """Reads the sealed files of loaded versions anew and compares them with what was loaded. Raises NotFound."""
@@ -353,11 +372,12 @@ class Catalog:
             "bytes": version.nbytes,
         }
 
-    async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
-        if fd is None:
+    async def _sealed(self, name: str, origin: Origin) -> files.Sealed:
+        if origin.fd is None:
             return files.Sealed(None, "", 0)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
+        limit = self._limits.model_bytes
+        return await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
 
     async def _resident(
         self,
@@ -384,6 +404,9 @@ class Catalog:
             load.device,
             load.path or "auto",
             load.idle_ns,
+            load.precision,
+            file.weights_bytes,
+            user.owner,
         )
         try:
             loaded = await pool.residence.load(order, file.fd, load.timeout, until)
@@ -415,6 +438,9 @@ class Catalog:
             uid=user.uid,
             idle_ns=load.idle_ns,
             note=loaded.note,
+            engine=loaded.engine,
+            precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
+            weights=loaded.weights,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
@@ -486,21 +512,3 @@ class Catalog:
             name.holders.clear()
         for one in doomed:
             await pool.drop_version(one, force=force)
-
-
-def _check_device(load: wire.Load, kind: str) -> None:
-    """Raises InvalidArgument."""
-    if load.path not in (None, "cpu", "apk", "pl", "auto"):
-        raise InvalidArgument(f"{load.path[:80]!r}, expected cpu, apk, pl or auto", path="$.path")
-    if load.device is None and load.path is not None:
-        raise InvalidArgument(f"path {load.path!r} without a device; give device= too", path="$.path")
-    if load.device is not None and kind != "systems":
-        raise InvalidArgument(
-            f"device {load.device[:80]!r} for a kernel of kind {kind}, expected a systems load (.safetensors)",
-            path="$.device",
-        )
-
-
-def _threads_of(version: Version) -> int:
-    """Cores a run of this version may keep busy at once."""
-    return (version.order.threads or len(os.sched_getaffinity(0))) if version.order.kernel == "onnx" else 1
