@@ -113,8 +113,8 @@ def _check_entry(key: str, value: Any) -> None:
     elif key in ("as_custom_obj", "custom_obj", "custom_obj_values", "token"):
         if value:
             raise InvalidArgument(
-                f"it holds an object of a class of its own ({str(value)[:60]}), which only pickle could read, and Teal unpickles nothing; "
-                "leave it out"
+                f"it holds an object of a class of its own ({str(value)[:60]}), which only pickle could read, and Teal "
+                "unpickles nothing; leave it out"
             )
     elif key.endswith("_values"):
         for name in value:
