@@ -64,7 +64,9 @@ class Daemon:
         try:
             await asyncio.gather(*(pool.start() for pool in self.pools.values()))
         except BaseException:
-            self.listener.close()
+            for known in self.catalog.names.known.values():
+            known.forget_replaced()
+        self.listener.close()
             await asyncio.gather(*(pool.stop(drain=False, timeout=0) for pool in self.pools.values()))
             raise
         self.listener.start()
@@ -114,6 +116,8 @@ class Daemon:
             case wire.Unload():
                 await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
+            case wire.RollBack():
+                return await self.catalog.roll_back(body, User(client.uid, client.owner)), ()
             case wire.Lookup(name, number):
                 described = self.catalog.names.describe(name, self.catalog.names.version(name, number))
                 await self._hold(client, body)

@@ -78,7 +78,9 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for."""
+    uid: user who loaded it; device, path: what a device model was loaded for; memory: bytes of its own that each worker
+    has for it; parked: it comes back when it is called; kept: replaced versions of the name that rollback() can bring
+    back."""
 
     name: str
     version: int
@@ -95,6 +97,9 @@ class ModelInfo:
     uid: int
     device: str | None = None
     path: str | None = None
+    memory: int = 0
+    parked: bool = False
+    kept: tuple[int, ...] = ()
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -167,7 +172,8 @@ class WorkerStatistics:
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
     longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
-    sessions_gone, requests_gone: of clients that called and have left."""
+    sessions_gone, requests_gone: of clients that called and have left; memory: bytes that its models may take, None: as
+    many as there are; memory_used: what they take; parkings, returns: versions that made room, and that came back."""
 
     name: str
     workers: int
@@ -183,6 +189,10 @@ class PoolStatistics:
     queued: int
     active: int
     restarts: int
+    memory: int | None = None
+    memory_used: int = 0
+    parkings: int = 0
+    returns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

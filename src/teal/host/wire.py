@@ -110,6 +110,14 @@ class Unload(Message, tag="unload"):
     force: bool = False
 
 
+class RollBack(Message, tag="roll_back"):
+    """Makes an earlier version current again."""
+
+    name: str
+    version: int | None = None  # None: the one that was replaced last
+    timeout: float = LOAD_TIMEOUT  # seconds
+
+
 class Lookup(Message, tag="lookup"):
     name: str
     version: int | None = None
@@ -151,6 +159,7 @@ ClientMessage = (
     | FreeRegion
     | Load
     | Unload
+    | RollBack
     | Lookup
     | Release
     | ListModels
@@ -270,6 +279,7 @@ class Loaded(Message, tag="loaded"):
     seconds: float = 0.0
     error: Failure | None = None
     note: str = ""  # what of the order could not be had, and what was done instead
+    memory: int = 0  # bytes by which the worker's own memory grew
 
 
 class Bound(Message, tag="bound"):
@@ -290,6 +300,13 @@ class Lost(Message, tag="lost"):
     why: str
 
 
+class Wanted(Message, tag="wanted"):
+    """A request for a parked version is waiting."""
+
+    line: int
+    generation: int
+
+
 class Dropped(Message, tag="dropped"):
     what: str
     index: int
@@ -303,7 +320,7 @@ class Spilled(Message, tag="spilled"):
     layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled
+WorkerReport = Ready | Loading | Loaded | Bound | Lost | Wanted | Dropped | Spilled
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
