@@ -148,7 +148,8 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     std::uint32_t version_line = 0;
     Reason reason = entry.op == 0 && (entry.flags & ~entry_after) == 0 ? resolve(entry, version_line) : Reason::invalid;
     AfterLine after{};
-    if (reason == Reason::none && (entry.flags & entry_after) != 0 && !read_after(map, entry, line.slots, after)) reason = Reason::invalid;
+    if (reason == Reason::none && (entry.flags & entry_after) != 0 && (!read_after(map, entry, line.slots, after) || awaited_already(map.index, entry)))
+        reason = Reason::invalid;
     // What was in the ring before the host began to stop is taken all the same.
     const bool late = memory_->header.stopping.load(std::memory_order_relaxed) != 0 && static_cast<std::int32_t>(line.head - line.last) >= 0;
     if (reason == Reason::none && late) reason = Reason::host_stopping;
@@ -171,6 +172,11 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     record.entry.priority = std::min(entry.priority, line.most_priority);
+    if ((entry.submitted_low | entry.submitted_high) == 0) {  // a BPF program has no tick counter to read: it waits from here on
+        const std::uint64_t now = ticks();
+        record.entry.submitted_low = static_cast<std::uint32_t>(now);
+        record.entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
+    }
     record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;

@@ -58,8 +58,9 @@ public:
     std::uint32_t version_waiting(std::uint32_t line);  // taken, and neither running nor ended
     void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
 
-    // The session's ClientStages[stages_per_session], or null for a free session.
-    const ClientStages* client_stages(std::uint32_t session);
+    // The session's ClientStages, none for a free session.
+    std::span<const ClientStages> client_stages(std::uint32_t session);
+    const BpfStages* bpf_stages(std::uint32_t session);  // null: not a BPF session
 
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.
@@ -69,6 +70,10 @@ public:
 
     // Ends a request that a worker handed over (its output lies in spill `id`), or that failed to spill.
     void end_handed_over(std::uint32_t record, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason);
+
+    // Of a request that left its outputs in a spill: does one that is out read them; is its slot out with a later one?
+    bool is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation);
+    bool is_used_again(std::uint32_t session, std::uint32_t slot, std::uint32_t generation);
 
     // Before shutdown: what is in the rings now is still taken, what comes later is refused.
     void set_idle(std::uint64_t ns) noexcept;  // spin ceiling of the pool's workers, from their next wait on

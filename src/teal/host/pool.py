@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Coroutine
@@ -179,6 +180,8 @@ class Pool:
             self._keep_spill(report, datagram)
         elif isinstance(report, wire.Wanted):
             self.parking.wanted(report)
+        elif isinstance(report, wire.FetchSpill):
+            self._give_spill(worker, report)
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -202,22 +205,24 @@ class Pool:
 
     # ---- sessions and their memory -------------------------------------------------------------------------------
 
-    def open_session(self) -> Session:
-        """Raises QuotaExceeded."""
+    def open_session(self, account: list[Session]) -> Session:
+        """account: the client's sessions here, which this one joins. Raises QuotaExceeded."""
         index, epoch, fd = self.sweeper.open_session(self.limits.slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, self.limits.slots)
+        session = Session(index, epoch, fd, self.limits.slots, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
         return session
 
-    def open_bpf_session(self, fd: int, slots: int, held: int) -> Session:
-        """In a BPF map of a client that holds so many bytes already; takes the descriptor.
+    def open_bpf_session(self, fd: int, slots: int, account: list[Session]) -> Session:
+        """In a BPF map of a client with these sessions; takes the descriptor.
 
         Raises InvalidArgument when it is no such map, QuotaExceeded.
         """
         try:
             nbytes = _core.bpf_memory_bytes(fd)
+            held = sum(session.nbytes for session in account)
             if held + nbytes > self.limits.bytes:
                 raise QuotaExceeded(
                     f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots "
@@ -232,7 +237,8 @@ class Pool:
             os.close(fd)
             raise
         index, epoch, fd, nbytes = self.sweeper.adopt_bpf_session(fd, slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes)
+        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
@@ -242,7 +248,7 @@ class Pool:
         """(id, descriptor, bytes) of a new region. Raises QuotaExceeded with the numbers."""
         if not self._fits(session, nbytes):
             raise QuotaExceeded(
-                f"{nbytes} more bytes of shared memory: this client has {session.nbytes} of its {self.limits.bytes}; "
+                f"{nbytes} more bytes of shared memory: this client has {session.held} of its {self.limits.bytes}; "
                 "release tensors, or raise Limits.bytes"
             )
         region = session.granted  # never used again: a worker that has not heard of it yet can tell that it will
@@ -266,9 +272,16 @@ class Pool:
         return region, fd, size
 
     def _fits(self, session: Session, nbytes: int) -> bool:
-        if session.nbytes + nbytes > self.limits.bytes:
+        if session.held + nbytes > self.limits.bytes:
             session.leases.look()
-        return session.nbytes + nbytes <= self.limits.bytes
+            self._drop_spills(session)
+        return session.held + nbytes <= self.limits.bytes
+
+    def _drop_spills(self, session: Session) -> None:
+        """Those that nobody can ask for any more: their slot has been used again."""
+        for number, spill in list(session.spills.items()):
+            if self.sweeper.is_used_again(session.index, spill.slot, spill.generation):
+                os.close(session.spills.pop(number).fd)
 
     async def free_region(self, session: Session, region: int) -> None:
         """After every worker has let go of it. Raises NotFound."""
@@ -296,6 +309,7 @@ class Pool:
         session.leases.end()
         session.close_descriptors()
         self.sessions.pop(session.index, None)
+        session.account.remove(session)
         requests = self.sweeper.session(session.index)["requests"]
         self._sessions_gone += requests > 0
         self._requests_gone += requests
@@ -344,8 +358,34 @@ class Pool:
             return
         number = session.next_spill
         session.next_spill += 1
-        session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout)
+        slot, generation = self.sweeper.record_request(report.record)
+        session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout, slot, generation)
         self.sweeper.end_handed_over(report.record, report.generation, number)
+
+    def _give_spill(self, worker: WorkerProcess, report: wire.FetchSpill) -> None:
+        """To a worker whose request reads it."""
+        session = self.sessions.get(report.session)
+        spill = None
+        if session is not None and session.epoch == report.epoch and not session.closed:
+            spill = session.spills.get(report.spill) or session.lent.get(report.spill)
+        answer = wire.GiveSpill(report.session, report.epoch, report.spill)
+        if spill is None:
+            worker.send(answer)
+            return
+        answer.found, answer.layout = True, spill.layout
+        worker.send(answer, (spill.fd,))
+
+    def _lend(self, session: Session, number: int, spill: Spill) -> None:
+        """It was taken by its client, and requests that are out still read it."""
+        session.lent[number] = spill
+
+        async def until_read() -> None:
+            while not session.closed and self.sweeper.is_awaited(session.index, spill.slot, spill.generation):
+                await asyncio.sleep(0.01)
+            if session.lent.pop(number, None) is not None:
+                os.close(spill.fd)
+
+        self.spawn_task(until_read())
 
     def take_spill(self, session: Session, number: int) -> tuple[Spill, tuple[int, ...]]:
         """A spill and the descriptors that go with it, which are closed once the answer is sent. Raises NotFound."""
@@ -355,9 +395,12 @@ class Pool:
         fds = [spill.fd]
         if (lease := session.leases.give(spill.nbytes)) is not None:
             fds.append(lease)
+        if self.sweeper.is_awaited(session.index, spill.slot, spill.generation):
+            fds[0] = os.dup(spill.fd)
+            self._lend(session, number, spill)
         for fd in fds:
             asyncio.get_running_loop().call_soon(os.close, fd)
-        return spill, tuple(fds)
+        return dataclasses.replace(spill, fd=fds[0]), tuple(fds)
 
     # ---- versions ------------------------------------------------------------------------------------------------
 
