@@ -64,9 +64,7 @@ class Daemon:
         try:
             await asyncio.gather(*(pool.start() for pool in self.pools.values()))
         except BaseException:
-            for known in self.catalog.names.known.values():
-            known.forget_replaced()
-        self.listener.close()
+            self.listener.close()
             await asyncio.gather(*(pool.stop(drain=False, timeout=0) for pool in self.pools.values()))
             raise
         self.listener.start()
@@ -266,6 +264,8 @@ class Daemon:
             return
         self._stopping = True
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        for known in self.catalog.names.known.values():
+            known.forget_replaced()
         self.listener.close()
         self.listener.hang_up_on_all()
         self.stopped.set()

@@ -158,5 +158,6 @@ class Parking:
 
 
 def _may_park(version: Version) -> bool:
-    """Builtins have nothing to give back; a device model's callers talk to the device past the workers."""
-    return not version.parked and version.memory > 0 and version.order.device is None
+    """Builtins have nothing to give back; a device model's callers talk to the device past the workers; a kernel that is
+    not pure may have a state that would be lost."""
+    return not version.parked and version.memory > 0 and version.order.device is None and version.pure
