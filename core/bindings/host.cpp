@@ -122,6 +122,10 @@ void bind_host(nb::module_& m) {
         .def("retire_version", &Sweeper::retire_version, nb::arg("line"), released())
         .def("version_in_flight", &Sweeper::version_in_flight, nb::arg("line"))
         .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
+        .def("park_version", &Sweeper::park_version, nb::arg("line"), released())
+        .def("unpark_version", &Sweeper::unpark_version, nb::arg("line"), released())
+        .def("version_running", &Sweeper::version_running, nb::arg("line"), released())
+        .def("version_waiting", &Sweeper::version_waiting, nb::arg("line"), released())
         .def("free_version", &Sweeper::free_version, nb::arg("line"))
         .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
         .def("bpf_stages", &bpf_stages, nb::arg("session"), nb::sig("def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]"),

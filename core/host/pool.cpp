@@ -130,7 +130,8 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
     for (std::uint32_t i = 0; i < max_versions; ++i) {
         const VersionLine& version = memory_->versions[i];
         // SYNC: acquire pairs with Sweeper::publish_version(): the line's other fields are complete, and only read once it is ready.
-        if (static_cast<VersionState>(version.state.load(std::memory_order_acquire)) != VersionState::ready) continue;
+        const auto state = static_cast<VersionState>(version.state.load(std::memory_order_acquire));
+        if (state != VersionState::ready && state != VersionState::parked) continue;
         if (version.model != entry.model || version.number != entry.version) continue;
         version_line = i;
         return Reason::none;
@@ -289,6 +290,12 @@ std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps
             end_queued(index, map, State::cancelled, Reason::client_cancelled);
             end_record(index, State::cancelled);
             give_back({&index, 1});
+            continue;
+        }
+        if (is_parked(record.version_line)) {
+            if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
+            wanted_.set(record.version_line);
+            block(index);
             continue;
         }
         record.worker = worker;

@@ -51,6 +51,11 @@ public:
     std::uint32_t version_in_flight(std::uint32_t line);
     void cancel_version(std::uint32_t line);     // ends what still waits for it
     void free_version(std::uint32_t line);
+    // No new request of it is run until unpark; those that run go on: poll version_running(). False when it is not ready.
+    bool park_version(std::uint32_t line);
+    void unpark_version(std::uint32_t line);     // every worker holds it again
+    std::uint32_t version_running(std::uint32_t line);
+    std::uint32_t version_waiting(std::uint32_t line);  // taken, and neither running nor ended
     void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
 
     // The session's ClientStages, none for a free session.

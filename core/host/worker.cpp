@@ -122,12 +122,15 @@ void Worker::forget_session(std::uint32_t session, std::uint32_t epoch) {
 
 void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
     post([=](Worker& w) {
-        if (version_line < max_versions) w.kernels_[version_line] = {generation, kernel};
+        if (version_line >= max_versions) return;
+        w.kernels_[version_line] = {generation, kernel};
+        w.told_wanted_.reset(version_line);
     });
 }
 
 void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
     post([=](Worker& w) {
+        if (version_line < max_versions) w.told_wanted_.reset(version_line);
         if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
             w.drop_bindings(version_line);
             w.kernels_[version_line] = {};
@@ -217,6 +220,7 @@ std::uint32_t Worker::take() {
     const std::uint32_t record = pool_->pick(index_, maps_);
     const bool more = pool_->queued() > 0;
     pool_->leave();
+    tell_wanted();
     if (record == nobody) return record;
     PoolMemory& memory = pool_->memory();
     const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
@@ -233,6 +237,15 @@ std::uint32_t Worker::take() {
         pool_->promote(index_);
     }
     return record;
+}
+
+// Once for each time that a version is parked.
+void Worker::tell_wanted() {
+    const std::bitset<max_versions> wanted = pool_->take_wanted() & ~told_wanted_;
+    if (wanted.none()) return;
+    told_wanted_ |= wanted;
+    for (std::uint32_t line = 0; line < max_versions; ++line)
+        if (wanted.test(line) && on_dropped) on_dropped("wanted", line, pool_->memory().versions[line].generation);
 }
 
 void Worker::wait() {

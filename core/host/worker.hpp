@@ -45,7 +45,8 @@ public:
     // The worker's thread: until quit().
     void run();
 
-    // Called by the loop after drop_* was applied, with what was dropped; set before run().
+    // Called by the loop after drop_* was applied, with what was dropped, and with "wanted" when a parked version is asked for; set
+    // before run().
     std::function<void(const char* what, std::uint32_t index, std::uint32_t epoch)> on_dropped;
     // Called by the loop for a request whose input was spilled by another; set before run().
     FetchSpill fetch_spill;
@@ -82,6 +83,7 @@ private:
     void forget_session(std::uint32_t session, std::uint32_t epoch);
     std::uint32_t take();
     void wait();
+    void tell_wanted();
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_ready() const noexcept;
@@ -110,6 +112,7 @@ private:
     std::vector<SessionMap*> live_;          // the same without the gaps
     std::vector<std::unique_ptr<Session>> sessions_;
     std::vector<Loaded> kernels_;            // by version line
+    std::bitset<max_versions> told_wanted_;  // parked versions that on_dropped("wanted", …) was called for
     std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()
     std::vector<std::pair<std::uint32_t, std::uint32_t>> leaving_;  // (session, epoch) dropped while it was served
 

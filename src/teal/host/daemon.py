@@ -114,6 +114,8 @@ class Daemon:
             case wire.Unload():
                 await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
+            case wire.RollBack():
+                return await self.catalog.roll_back(body, User(client.uid, client.owner)), ()
             case wire.Lookup(name, number):
                 described = self.catalog.names.describe(name, self.catalog.names.version(name, number))
                 await self._hold(client, body)
@@ -262,6 +264,8 @@ class Daemon:
             return
         self._stopping = True
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        for known in self.catalog.names.known.values():
+            known.forget_replaced()
         self.listener.close()
         self.listener.hang_up_on_all()
         self.stopped.set()

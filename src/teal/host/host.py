@@ -106,8 +106,11 @@ class Host:
     threads: of engines, per model; default: all usable cores. cores: pin workers to these. limits: quotas per client.
     repository: folder of models that ``load(name)`` finds by name; then nothing outside it is read.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
+    idle, threads, cores, memory, keep, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
     workers, memory and sessions of its own.
+    memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
+    when somebody calls them (docs/models.md).
+    keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
@@ -123,6 +126,8 @@ class Host:
         limits: Limits | None = None,
         repository: str | os.PathLike[str] | None = None,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
+        memory: int | None = None,
+        keep: int = 1,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -138,6 +143,8 @@ class Host:
                 limits=limits,
                 repository=repository,
                 pools=pools,
+                memory=memory,
+                keep=keep,
             )
         )
         try:
@@ -249,6 +256,17 @@ class Host:
         Returns when the workers have given the memory back. Raises NotFound.
         """
         self._ask(wire.Unload(files.check_name(name), version, force))
+
+    def rollback(self, name: str, version: int | None = None, *, timeout: float = wire.LOAD_TIMEOUT) -> Model:
+        """Makes an earlier version current again, under load and without losing a request.
+
+        version: a loaded one, or one that was replaced and is kept (``keep=``); default: the one that was replaced
+        last. What it replaces is kept in turn, so that rolling back twice is where one was.
+        Raises NotFound (no such version is kept), and what ``load`` raises.
+        """
+        number = argument.optional(version, int, "$.version", "a whole number")
+        seconds = argument.seconds(timeout, "$.timeout")
+        return Model(self, self._ask(wire.RollBack(files.check_name(name), number, seconds)), pinned=False)
 
     def models(self) -> list[ModelInfo]:
         """Every loaded version."""

@@ -431,9 +431,12 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "precision",
         "threads",
         "weights",
+        "memory",
+        "parked",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},
+        kept=tuple(described["kept"]),
         inputs=tuple(_public(_spec(item)) for item in described["inputs"]),
         outputs=tuple(_public(_spec(item)) for item in described["outputs"]),
     )

@@ -21,6 +21,7 @@ from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
 from teal.host.limits import spare_descriptors
+from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.residence import Residence
 from teal.host.session import Session, Spill
@@ -61,6 +62,10 @@ class Version:
     precision: str | None = None
     weights: str = ""
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
+    memory: int = 0  # bytes of a worker's own memory that it takes while resident
+    parked: bool = False
+    used: float = 0.0  # time of the loop when it was seen to have served requests
+    seen_requests: int = 0
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
 
 
@@ -87,6 +92,7 @@ class Pool:
         self._deaths = 0
         self.names = 0  # model indices given out
         self.residence = Residence(self)
+        self.parking = Parking(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -96,6 +102,7 @@ class Pool:
         for worker in self.workers:
             worker.open = True
             worker.send(wire.Open())
+        self.parking.start()
 
     def _spawn(self, index: int) -> WorkerProcess:
         worker = WorkerProcess(index, self._reported)
@@ -174,6 +181,8 @@ class Pool:
     def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
+        elif isinstance(report, wire.Wanted):
+            self.parking.wanted(report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
         elif isinstance(report, wire.Bound | wire.Lost):
@@ -400,10 +409,11 @@ class Pool:
 
     async def undo_load(self, order: wire.LoadKernel) -> None:
         """After a load that failed: no worker holds it any more."""
-        await self._drop_kernel(order.line, order.generation)
+        await self.drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
-    async def _drop_kernel(self, line: int, generation: int) -> None:
+    async def drop_kernel(self, line: int, generation: int) -> None:
+        """No worker holds it any more."""
         self.residence.forget(line, generation)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
@@ -421,6 +431,7 @@ class Pool:
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""
+        await self.parking.out_of_here(version, force=force)
         self.sweeper.retire_version(version.line)
         if force:
             self.sweeper.cancel_version(version.line)
@@ -428,7 +439,7 @@ class Pool:
             await asyncio.sleep(0.001)
         self.versions.pop(version.line, None)
         self.set_idle()
-        await self._drop_kernel(version.line, version.generation)
+        await self.drop_kernel(version.line, version.generation)
         if version.file_fd is not None:
             os.close(version.file_fd)
         self.sweeper.free_version(version.line)
@@ -450,6 +461,10 @@ class Pool:
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
+            "memory": self.settings.memory,
+            "memory_used": self.parking.used(),
+            "parkings": self.parking.parkings,
+            "returns": self.parking.returns,
         }
 
     # ---- the end -------------------------------------------------------------------------------------------------
@@ -470,6 +485,7 @@ class Pool:
                 break
             await asyncio.sleep(0.002)
         self.stopping = True
+        self.parking.stop()
         for task in list(self._tasks):
             task.cancel()
         for worker in self.workers:

@@ -78,7 +78,9 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for.
+    uid: user who loaded it; device, path: what a device model was loaded for; memory: bytes of its own that each worker
+    has for it; parked: it comes back when it is called; kept: replaced versions of the name that rollback() can bring
+    back.
     engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
     threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
     each), or both. Nothing of the kind for kernels without an engine."""
@@ -102,6 +104,9 @@ class ModelInfo:
     precision: str | None = None
     threads: int = 1
     weights: str = ""
+    memory: int = 0
+    parked: bool = False
+    kept: tuple[int, ...] = ()
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -178,7 +183,8 @@ class WorkerStatistics:
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
     longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
-    sessions_gone, requests_gone: of clients that called and have left."""
+    sessions_gone, requests_gone: of clients that called and have left; memory: bytes that its models may take, None: as
+    many as there are; memory_used: what they take; parkings, returns: versions that made room, and that came back."""
 
     name: str
     workers: int
@@ -194,6 +200,10 @@ class PoolStatistics:
     queued: int
     active: int
     restarts: int
+    memory: int | None = None
+    memory_used: int = 0
+    parkings: int = 0
+    returns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,14 @@ class Unload(Message, tag="unload"):
     force: bool = False
 
 
+class RollBack(Message, tag="roll_back"):
+    """Makes an earlier version current again."""
+
+    name: str
+    version: int | None = None  # None: the one that was replaced last
+    timeout: float = LOAD_TIMEOUT  # seconds
+
+
 class Lookup(Message, tag="lookup"):
     name: str
     version: int | None = None
@@ -153,6 +161,7 @@ ClientMessage = (
     | FreeRegion
     | Load
     | Unload
+    | RollBack
     | Lookup
     | Release
     | ListModels
@@ -289,6 +298,7 @@ class Loaded(Message, tag="loaded"):
     note: str = ""  # what of the order could not be had, and what was done instead
     engine: str = ""  # name and version of what runs it
     weights: str = ""  # where an engine keeps them
+    memory: int = 0  # bytes by which the worker's own memory grew
 
 
 class Bound(Message, tag="bound"):
@@ -307,6 +317,13 @@ class Lost(Message, tag="lost"):
     line: int
     generation: int
     why: str
+
+
+class Wanted(Message, tag="wanted"):
+    """A request for a parked version is waiting."""
+
+    line: int
+    generation: int
 
 
 class Dropped(Message, tag="dropped"):
@@ -330,7 +347,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
