@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--option", "engine", multiple=True, metavar="K=V", help="Session option of the engine; repeatable.")
 @click.option("--device", metavar="NAME", help="Device of a systems load: opencl, opencl:pocl, cuda … [default: none]")
 @click.option("--path", type=click.Choice(["auto", "apk", "pl", "cpu"]), help="How the device runs it [default: auto]")
+@click.option("--concurrency", type=int, metavar="N", help="Workers that run it at once, at most [default: any number]")
 @click.option("--digest", metavar="SHA256", help="What the file's SHA-256 must be.")
 @click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
               help="How long it may take.")  # fmt: skip
@@ -40,6 +41,7 @@ def command(
     engine: tuple[str, ...],
     device: str | None,
     path: str | None,
+    concurrency: int | None,
     digest: str | None,
     timeout: float,
     host: str | None,
@@ -75,6 +77,7 @@ def command(
             device=device,
             path=path,
             digest=digest,
+            concurrency=concurrency,
         )
         info, note = model.info, model.statistics().note if device else ""
     if as_json:

@@ -105,9 +105,12 @@ class Host:
     seconds).
     threads: of engines, per model; default: all usable cores. cores: pin workers to these. limits: quotas per client.
     repository: folder of models that ``load(name)`` finds by name; then nothing outside it is read.
+    batch, delay: requests of models whose inputs and outputs all begin with one symbolic dimension run together, up to
+    so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
+    models compute each row by itself, or this makes them wrong.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
-    workers, memory and sessions of its own.
+    idle, threads, cores, batch, delay, and a client's bytes, in_flight and slots; what a pool does not say is as above.
+    Each has workers, memory and sessions of its own.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
@@ -123,6 +126,8 @@ class Host:
         limits: Limits | None = None,
         repository: str | os.PathLike[str] | None = None,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
+        batch: int = 1,
+        delay: str | float = 0,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -138,6 +143,8 @@ class Host:
                 limits=limits,
                 repository=repository,
                 pools=pools,
+                batch=batch,
+                delay=delay,
             )
         )
         try:
@@ -186,6 +193,7 @@ class Host:
         device: str | None = None,
         path: str | None = None,
         digest: str | None = None,
+        concurrency: int | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
@@ -201,6 +209,8 @@ class Host:
         device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"); default:
         the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch each), "cpu", or "auto" (default: by
         batch; docs/devices.md).
+        concurrency: workers of the pool that run this name at once, at most, so that a long model leaves some to the
+        others; default: any number. It holds for all versions of the name, as the load that came last says.
         digest: SHA-256 that the file must have; a repository also honours FILE.sha256 beside a file.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
@@ -221,6 +231,7 @@ class Host:
             device=argument.optional(device, str, "$.device", "the name of a device"),
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
             digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
+            concurrency=argument.optional(concurrency, int, "$.concurrency", "a whole number"),
         )
         fds = _with_file(message)
         try:

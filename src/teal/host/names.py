@@ -138,6 +138,8 @@ class Names:
             "device": version.order.device,
             "path": version.order.path if version.order.device is not None else None,
             "batches": version.batches,
+            "takes_batches": version.takes_batches,
+            "concurrency": version.concurrency,
             "losses": len(version.losses),
             "note": version.note,
             "threads": _threads_of(version),

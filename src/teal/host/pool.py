@@ -58,6 +58,8 @@ class Version:
     idle_ns: int | None = None
     note: str = ""  # what of the load could not be had
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
+    takes_batches: bool = False  # its requests run together
+    concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
 
 
@@ -76,6 +78,7 @@ class Pool:
         self.stopping = False
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
+        self.sweeper.set_batching(settings.batch, settings.delay_ns)
         self._sessions_gone = 0
         self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
@@ -432,6 +435,8 @@ class Pool:
             "name": self.name,
             "workers": self.settings.workers,
             "idle_us": self.settings.idle_ns / 1000,
+            "batch": self.settings.batch,
+            "delay_us": self.settings.delay_ns / 1000,
             "threads": self.settings.threads,
             "cores": list(self.settings.cores),
             "bytes": self.limits.bytes,

@@ -78,7 +78,8 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for."""
+    uid: user who loaded it; device, path: what a device model was loaded for; takes_batches: its requests run together
+    in this pool; concurrency: workers that run the name at once, at most, None: any number."""
 
     name: str
     version: int
@@ -95,6 +96,8 @@ class ModelInfo:
     uid: int
     device: str | None = None
     path: str | None = None
+    takes_batches: bool = False
+    concurrency: int | None = None
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -133,6 +136,8 @@ class ModelStatistics:
     kernels that did not answer any more; note: what could not be had at the load, or later.
     chained: requests that took outputs of others where they were, without a way back to the client; relayed: those
     whose inputs came from another pool or host, and were passed on by the client's process (kept by clients).
+    runs_together: runs of several requests at once; batched: requests in these. held: times that a request was passed
+    over because its name ran in as many workers as ``concurrency`` allows.
     """
 
     requests: int
@@ -154,6 +159,14 @@ class ModelStatistics:
     note: str = ""
     chained: int = 0
     relayed: int = 0
+    runs_together: int = 0
+    batched: int = 0
+    held: int = 0
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests in a run, of those runs that had several; 0 when there were none."""
+        return self.batched / self.runs_together if self.runs_together else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +183,9 @@ class WorkerStatistics:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
-    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
-    sessions_gone, requests_gone: of clients that called and have left."""
+    longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; threads: of
+    engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
+    clients that called and have left; queued: requests that wait for a worker, for company, or for their name."""
 
     name: str
     workers: int
@@ -181,6 +195,8 @@ class PoolStatistics:
     bytes: int
     in_flight: int
     slots: int
+    batch: int
+    delay_us: float
     sessions: int
     sessions_gone: int
     requests_gone: int

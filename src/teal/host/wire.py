@@ -97,6 +97,7 @@ class Load(Message, tag="load"):
     path: str | None = None  # cpu, apk, pl or auto
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
+    concurrency: int | None = None  # workers that run the name at once, at most
 
 
 class Verify(Message, tag="verify"):
