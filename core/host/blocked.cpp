@@ -131,7 +131,7 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
         poke(blocked[i], blocked[header.blocked_size - 1]);
         poke(header.blocked_size, header.blocked_size - 1);
         ++moved;
-        if (found == Came::well) heap_push(index);
+        if (found == Came::well) enqueue(index);
         else give_back({&index, 1});
     }
     header.next_blocked = i;

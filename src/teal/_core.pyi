@@ -494,7 +494,12 @@ class Sweeper:
 
     def active(self) -> int: ...
 
-    def queued(self) -> int: ...
+    def queued(self) -> int:
+        """In the run queue, or held for company or concurrency."""
+
+    def set_batching(self, rows: int, delay_ns: int) -> None: ...
+
+    def limit_running(self, model: int, most: int) -> None: ...
 
     def repairs(self) -> int: ...
 
@@ -509,6 +514,10 @@ class Sweeper:
 KERNEL_PURE: int = 1
 
 KERNEL_IDEMPOTENT: int = 2
+
+KERNEL_BATCHES: int = 8
+
+MAX_BATCH: int = 256
 
 KERNEL_NATIVE: int = 4
 

@@ -453,3 +453,26 @@ def dies_once(path: Array) -> int:
         file.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid()
+
+
+# ---- what runs together --------------------------------------------------------------------------------------------
+
+
+@teal.signature(
+    inputs={"x": ("float32", ("batch", "n"))},
+    outputs={"y": ("float32", ("batch", "n")), "rows": ("int64", ("batch",))},
+    pure=True,
+)
+def rowwise(x: Array) -> Any:
+    """Twice each row, and how many rows there were in the run; fails at a negative number."""
+    if (x < 0).any():
+        raise ValueError("a negative number")
+    return x * 2, np.full(len(x), len(x))
+
+
+@teal.signature(inputs={"x": ("float32", ("batch", 2))}, outputs={"y": ("float32", ("batch", 2))}, pure=True)
+def deadly(x: Array) -> Array:
+    """Takes its worker with it at a negative number."""
+    if (x < 0).any():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x + 1

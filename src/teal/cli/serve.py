@@ -52,7 +52,10 @@ class _Order:
               help="Memory for models, per pool: beyond it those used least recently are parked.")  # fmt: skip
 @click.option("--keep", default=1, show_default=True, metavar="N", help="Replaced versions kept for `teal rollback`.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
-              help="One more pool: workers, idle, threads, cores, memory, keep, bytes, in-flight, slots; repeatable.")  # fmt: skip
+              help="One more pool: workers, idle, threads, cores, memory, keep, batch, delay, bytes, in-flight, slots; "
+                   "repeatable.")  # fmt: skip
+@click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
+@click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
 @click.option("--load", "models", multiple=True, metavar="[POOL:]NAME[=SOURCE]",
               help="Load this model first; repeatable.")  # fmt: skip
@@ -76,6 +79,8 @@ def command(
     memory: int | None,
     keep: int,
     pools: tuple[str, ...],
+    batch: int,
+    delay: str,
     repository: str | None,
     models: tuple[str, ...],
     users: tuple[str, ...],
@@ -97,6 +102,7 @@ def command(
       teal serve
       teal serve --name big --workers 2 --cores 2-7 --load minilm=model.onnx --max-bytes 4G
       teal serve --pool fast:workers=2,idle=1ms,cores=1-3 --load fast:echo=builtin:identity
+      teal serve --pool rows:batch=8,delay=1ms --load rows:minilm=model.onnx
       teal serve --repository /srv/models --load minilm --json
     """
     from teal.host.address import default_address
@@ -118,6 +124,8 @@ def command(
         pools=typed.pools(pools),
         memory=memory,
         keep=keep,
+        batch=batch,
+        delay=delay,
         allowed_uids=allowed,
     )
     logging.basicConfig(

@@ -85,7 +85,9 @@ class Catalog:
             if name.current == one.number:
                 name.current = max(name.versions, default=None)
                 if name.current is not None:
-                    pool.sweeper.publish_version(name.versions[name.current].line, True)
+                    current = name.versions[name.current]
+                    pool.sweeper.limit_running(name.index, current.concurrency or 0)
+                    pool.sweeper.publish_version(current.line, True)
                     await pool.unbind(one)
         if not name.versions:
             name.stays = False

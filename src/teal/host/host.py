@@ -105,9 +105,12 @@ class Host:
     seconds).
     threads: of engines, per model; default: all usable cores. cores: pin workers to these. limits: quotas per client.
     repository: folder of models that ``load(name)`` finds by name; then nothing outside it is read.
+    batch, delay: requests of models whose inputs and outputs all begin with one symbolic dimension run together, up to
+    so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
+    models compute each row by itself, or this makes them wrong.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, memory, keep, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
-    workers, memory and sessions of its own.
+    idle, threads, cores, memory, keep, batch, delay, and a client's bytes, in_flight and slots; what a pool does not say is
+    as above. Each has workers, memory and sessions of its own.
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
@@ -128,6 +131,8 @@ class Host:
         pools: Mapping[str, Mapping[str, Any]] | None = None,
         memory: int | None = None,
         keep: int = 1,
+        batch: int = 1,
+        delay: str | float = 0,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -145,6 +150,8 @@ class Host:
                 pools=pools,
                 memory=memory,
                 keep=keep,
+                batch=batch,
+                delay=delay,
             )
         )
         try:
@@ -194,6 +201,7 @@ class Host:
         path: str | None = None,
         digest: str | None = None,
         precision: str | None = None,
+        concurrency: int | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
@@ -213,6 +221,8 @@ class Host:
         each), "cpu", or "auto" (default: by batch; docs/devices.md).
         digest: SHA-256 that the file must have (of an .xml: that of its .bin and itself, in this order); a repository
         also honours FILE.sha256 beside a file.
+        concurrency: workers of the pool that run this name at once, at most, so that a long model leaves some to the
+        others; default: any number. It holds for all versions of the name, as the load that came last says.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -233,6 +243,7 @@ class Host:
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
             digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
             precision=argument.optional(precision, str, "$.precision", "fp32 or bf16"),
+            concurrency=argument.optional(concurrency, int, "$.concurrency", "a whole number"),
         )
         fds = _with_file(message)
         try:

@@ -16,6 +16,7 @@ from teal import _core
 from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceeded
 from teal.host import engines, wire
 from teal.host import repository as files
+from teal.host.batching import takes_batches
 from teal.host.limits import Limits
 from teal.host.names import Name, Names, User
 from teal.host.origin import Origin, check_load, find_origin
@@ -102,6 +103,7 @@ class Loading:
         again = wire.Load(
             kept.name, order.source, order.kernel, None, pool.name, kept.idempotent, order.threads, kept.idle_ns,
             timeout=timeout, options=order.options, device=order.device, path=order.path, precision=order.precision,
+            concurrency=kept.concurrency,
         )  # fmt: skip
         fd = None if kept.file_fd is None else os.dup(kept.file_fd)
         file = files.Sealed(fd, kept.digest, kept.nbytes, order.weights_bytes)
@@ -241,7 +243,8 @@ class Loading:
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
-            pool.sweeper.set_version_flags(line, flags)
+            batches = takes_batches(origin.kind, pure=loaded.pure, inputs=loaded.inputs, outputs=loaded.outputs)
+            pool.sweeper.set_version_flags(line, flags | _core.KERNEL_BATCHES * batches)
         except DeadlineExceeded:
             pool.spawn_task(pool.undo_load(order))  # which takes until the worker that sits in it is gone
             raise
@@ -270,6 +273,8 @@ class Loading:
             precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
             weights=loaded.weights,
             memory=loaded.memory,
+            takes_batches=batches and pool.settings.batch > 1,
+            concurrency=load.concurrency,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
@@ -279,6 +284,7 @@ class Loading:
         name.versions[version.number] = version
         name.current = version.number
         name.last = max(name.last, version.number)
+        pool.sweeper.limit_running(name.index, version.concurrency or 0)
         pool.sweeper.publish_version(version.line, True)
         pool.set_idle()
         if version.pinned:

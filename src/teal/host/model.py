@@ -224,6 +224,9 @@ class Model:
             fallbacks=numbers["fallbacks"],
             chained=numbers["chained"],
             relayed=seen["relayed"],
+            runs_together=numbers["batches"],
+            batched=numbers["batched"],
+            held=numbers["held"],
             losses=mine[0]["losses"],
             note=mine[0]["note"],
         )
@@ -433,6 +436,8 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "weights",
         "memory",
         "parked",
+        "takes_batches",
+        "concurrency",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

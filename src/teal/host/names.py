@@ -164,6 +164,8 @@ class Names:
             "device": version.order.device,
             "path": version.order.path if version.order.kernel == "systems" and version.order.device else None,
             "batches": version.batches,
+            "takes_batches": version.takes_batches,
+            "concurrency": version.concurrency,
             "losses": len(version.losses),
             "note": version.note,
             "engine": version.engine,

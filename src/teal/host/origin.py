@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from teal import _core
 from teal.errors import InvalidArgument, NotFound
 from teal.host import engines, wire
 from teal.host import repository as files
@@ -38,6 +39,8 @@ def check_load(load: wire.Load) -> None:
         raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
     if load.threads is not None and not 1 <= load.threads <= 1024:
         raise InvalidArgument(f"{load.threads}, expected 1 to 1024", path="$.threads")
+    if load.concurrency is not None and not 1 <= load.concurrency <= _core.MAX_WORKERS:
+        raise InvalidArgument(f"{load.concurrency}, expected 1 to {_core.MAX_WORKERS}", path="$.concurrency")
     if load.idle_ns is not None and not 0 <= load.idle_ns <= 3600 * 10**9:
         raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
     if not 0 < load.timeout <= 86_400:

@@ -66,6 +66,8 @@ class Version:
     parked: bool = False
     used: float = 0.0  # time of the loop when it was seen to have served requests
     seen_requests: int = 0
+    takes_batches: bool = False  # its requests run together
+    concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
 
 
@@ -84,6 +86,7 @@ class Pool:
         self.stopping = False
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
+        self.sweeper.set_batching(settings.batch, settings.delay_ns)
         self._sessions_gone = 0
         self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
@@ -450,6 +453,8 @@ class Pool:
             "name": self.name,
             "workers": self.settings.workers,
             "idle_us": self.settings.idle_ns / 1000,
+            "batch": self.settings.batch,
+            "delay_us": self.settings.delay_ns / 1000,
             "threads": self.settings.threads,
             "cores": list(self.settings.cores),
             "bytes": self.limits.bytes,

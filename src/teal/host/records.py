@@ -83,7 +83,9 @@ class ModelInfo:
     back.
     engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
     threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
-    each), or both. Nothing of the kind for kernels without an engine."""
+    each), or both. Nothing of the kind for kernels without an engine.
+    takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most, None:
+    any number."""
 
     name: str
     version: int
@@ -107,6 +109,8 @@ class ModelInfo:
     memory: int = 0
     parked: bool = False
     kept: tuple[int, ...] = ()
+    takes_batches: bool = False
+    concurrency: int | None = None
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -145,6 +149,8 @@ class ModelStatistics:
     kernels that did not answer any more; note: what could not be had at the load, or later.
     chained: requests that took outputs of others where they were, without a way back to the client; relayed: those
     whose inputs came from another pool or host, and were passed on by the client's process (kept by clients).
+    runs_together: runs of several requests at once; batched: requests in these. held: times that a request was passed
+    over because its name ran in as many workers as ``concurrency`` allows.
     """
 
     requests: int
@@ -166,6 +172,14 @@ class ModelStatistics:
     note: str = ""
     chained: int = 0
     relayed: int = 0
+    runs_together: int = 0
+    batched: int = 0
+    held: int = 0
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests in a run, of those runs that had several; 0 when there were none."""
+        return self.batched / self.runs_together if self.runs_together else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +196,11 @@ class WorkerStatistics:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
-    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
-    sessions_gone, requests_gone: of clients that called and have left; memory: bytes that its models may take, None: as
-    many as there are; memory_used: what they take; parkings, returns: versions that made room, and that came back."""
+    longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; threads: of
+    engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
+    clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
+    memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
+    versions that made room, and that came back."""
 
     name: str
     workers: int
@@ -194,6 +210,8 @@ class PoolStatistics:
     bytes: int
     in_flight: int
     slots: int
+    batch: int
+    delay_us: float
     sessions: int
     sessions_gone: int
     requests_gone: int

@@ -99,6 +99,7 @@ class Load(Message, tag="load"):
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
     precision: str | None = None  # fp32 or bf16: how an engine computes in float32
+    concurrency: int | None = None  # workers that run the name at once, at most
 
 
 class Verify(Message, tag="verify"):
