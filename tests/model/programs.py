@@ -1,5 +1,5 @@
-"""BPF programs that share a session (src/teal/bpf/include/teal_bpf.h), and the worker that empties their ring, statement
-by statement: take, send, poll, release, leave; several producers, one consumer.
+"""BPF programs that share a session (src/teal/bpf/include/teal_bpf.h), and the worker that empties their ring,
+statement by statement: take, send, poll, release, leave; several producers, one consumer.
 
 Theory of operation: programs on several CPUs, and programs that interrupt each other, are processes here; each makes
 its requests one after the other. BPF's atomic operations with a result are locked operations. `touching` and `holder`
@@ -82,7 +82,7 @@ def _is_free(m: Memory, slot: int) -> bool:
 
 
 def take(p: Programs, me: int) -> Steps:
-    """teal_bpf_take(). Returns a slot and its generation, or None: every slot is out. Where it begins does not matter."""
+    """teal_bpf_take(). A slot and its generation, or None: every slot is out. Where it begins does not matter."""
     for slot in range(p.slots):
         generation, state = yield load(("word", slot))
         if state == "left" and "what was left is free at once" not in p.broken:
