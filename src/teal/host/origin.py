@@ -10,10 +10,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from teal.errors import InvalidArgument, NotFound
+from teal.errors import InvalidArgument
 from teal.host import repository as files
 from teal.host import wire
-from teal.kernel.builtin import BUILTINS
+from teal.kernel.builtin import builtin
 
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
@@ -61,8 +61,7 @@ def find_origin(
     _check_device(load, kind)
     if kind == "builtin":
         name = load.source.removeprefix("builtin:")
-        if name not in BUILTINS:
-            raise NotFound(f"builtin kernel {name[:80]!r}; there are {sorted(BUILTINS)}")
+        builtin(name)  # raises
         return Origin(name, kind, None, load.version)
     if kind == "function":
         if not owner:
