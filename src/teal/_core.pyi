@@ -684,6 +684,19 @@ def fence() -> None:
     What this thread stored is visible, to other threads and to devices, before what it stores or reads from now on.
     """
 
+class Timed:
+    """
+    Calls a callable and keeps how long it took inside, measured as a worker measures its kernels.
+    """
+
+    def __init__(self, callable: object) -> None: ...
+
+    def __call__(self) -> Any: ...
+
+    @property
+    def last_run_ns(self) -> int:
+        """Nanoseconds of the last call."""
+
 class DeviceLine:
     """
     The client's side of a control line of a resident kernel. One thread a line.
