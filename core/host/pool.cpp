@@ -270,8 +270,11 @@ void Pool::count_end(VersionLine& version, State state) noexcept {
 void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
     Record& record = memory_->records[index];
     SessionLine& session = memory_->sessions[record.session];
-    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(record.charge, session.finish);  // it had nothing of the workers
+    const std::uint32_t charge = record.charge;
     record.charge = 0;
+    // The compiler keeps to this order: should we die in between, the session waits longer for once, and is not given it back twice.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(charge, session.finish);  // it had nothing of the workers
     if (map != nullptr && map->epoch == record.epoch) {
         Ending ending;
         ending.state = state;

@@ -14,7 +14,7 @@ from teal import _core
 from teal.errors import InvalidArgument, NotFound
 from teal.host import engines, wire
 from teal.host import repository as files
-from teal.kernel.builtin import BUILTINS
+from teal.kernel.builtin import builtin
 
 
 @dataclass(slots=True)
@@ -57,8 +57,7 @@ def find_origin(
     engines.check(load, kind)
     if kind == "builtin":
         name = load.source.removeprefix("builtin:")
-        if name not in BUILTINS:
-            raise NotFound(f"builtin kernel {name[:80]!r}; there are {sorted(BUILTINS)}")
+        builtin(name)  # raises
         return Origin(name, kind, None, load.version)
     if kind == "function":
         if not owner:

@@ -29,7 +29,7 @@ from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.process import DEVICE_LOST
-from teal.kernel.builtin import BUILTINS
+from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Source, load_kernel
 from teal.kernel.systems import signature_of
 
@@ -146,8 +146,8 @@ class Control:
 
     def _make(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if order.kernel == "builtin":
-            report.inputs, report.outputs, report.pure = BUILTINS[order.source]
-            self._worker.set_builtin(order.line, order.generation, order.source)
+            name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
+            self._worker.set_builtin(order.line, order.generation, name)
             return
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
