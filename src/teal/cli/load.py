@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--device", metavar="NAME", help="Device of a systems load: opencl, opencl:pocl, cuda … [default: none]")
 @click.option("--path", type=click.Choice(["auto", "apk", "pl", "cpu"]), help="How the device runs it [default: auto]")
 @click.option("--digest", metavar="SHA256", help="What the file's SHA-256 must be.")
+@click.option(
+    "--tuned/--no-tuned", default=None, help="What teal tune kept must be used, or must not [default: if there]."
+)
 @click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
               help="How long it may take.")  # fmt: skip
 @options.host_option
@@ -41,6 +44,7 @@ def command(
     device: str | None,
     path: str | None,
     digest: str | None,
+    tuned: bool | None,
     timeout: float,
     host: str | None,
     as_json: bool,
@@ -75,8 +79,9 @@ def command(
             device=device,
             path=path,
             digest=digest,
+            tuned=tuned,
         )
-        info, note = model.info, model.statistics().note if device else ""
+        info, note = model.info, model.statistics().note
     if as_json:
         draw.emit(asdict(info) | {"note": note})
     else:
@@ -84,7 +89,7 @@ def command(
 
 
 def _draw(info: ModelInfo, note: str) -> None:
-    """note: what could not be had of the device that was asked for."""
+    """note: what was tuned, and what could not be had of what was asked for."""
     console = draw.console()
     kind = info.kernel if info.kernel in ("onnx", "systems") else draw.printable(f"{info.kernel} {info.source}")
     where = "" if info.pool == "default" else f", pool {info.pool}"

@@ -32,6 +32,7 @@ _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
 
 _MOST_LEAVING = 4
+_MOST_NOTE = 600  # characters of what a client has to say of its load
 
 
 @dataclass(slots=True, eq=False)
@@ -414,7 +415,7 @@ class Catalog:
             seconds=loaded.seconds,
             uid=user.uid,
             idle_ns=load.idle_ns,
-            note=loaded.note,
+            note="; ".join(note for note in (load.note[:_MOST_NOTE], loaded.note) if note),
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:

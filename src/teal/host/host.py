@@ -41,6 +41,7 @@ from teal.host.records import (
     filled,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
+from teal.tune import choice as tuning
 
 
 class _Thread:
@@ -186,6 +187,7 @@ class Host:
         device: str | None = None,
         path: str | None = None,
         digest: str | None = None,
+        tuned: bool | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
@@ -202,6 +204,8 @@ class Host:
         the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch each), "cpu", or "auto" (default: by
         batch; docs/devices.md).
         digest: SHA-256 that the file must have; a repository also honours FILE.sha256 beside a file.
+        tuned: what `teal tune` kept for this file on this machine is used for kernel, precision and threads if these
+        are left open, and said in ``model.statistics().note``; False: it is not; True: it must be there.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -222,6 +226,7 @@ class Host:
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
             digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
         )
+        tuning.apply(message, argument.optional(tuned, bool, "$.tuned", "True, False or None"))
         fds = _with_file(message)
         try:
             described, _ = self._connection.ask(message, fds)

@@ -97,6 +97,8 @@ class Load(Message, tag="load"):
     path: str | None = None  # cpu, apk, pl or auto
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
+    precision: str | None = None  # fp32 or bf16: how an engine computes in float32
+    note: str = ""  # what the client has to say of it: what was tuned, or why that was not used
 
 
 class Verify(Message, tag="verify"):
