@@ -62,9 +62,11 @@ sanitize: $(STAMP)
 # The rivals of the benches, in an environment of their own so that Teal's stays small.
 bench-setup: .venv-bench/.ready
 
-.venv-bench/.ready: locks/bench.txt
+.venv-bench/.ready: locks/bench.txt locks/torch.txt
 	@$(PYTHON) -m venv --clear .venv-bench
 	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/bench.txt
+	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/torch.txt 2>/dev/null \
+	  || echo "no CPU build of torch here: teal bench models will leave out what needs it"
 	@.venv-bench/bin/python -m pip check
 	@touch $@
 
