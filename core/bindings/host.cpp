@@ -40,6 +40,7 @@ nb::dict version_dict(const Pool& pool, std::uint32_t index) {
     d["apk"] = v.paths[1].load(std::memory_order_relaxed);
     d["pl"] = v.paths[2].load(std::memory_order_relaxed);
     d["fallbacks"] = v.fallbacks.load(std::memory_order_relaxed);
+    d["chained"] = v.chained.load(std::memory_order_relaxed);
     static constexpr const char* names[stage_count] = {"queue", "run", "copy"};
     nb::dict stages;
     for (std::size_t i = 0; i < stage_count; ++i) stages[names[i]] = histogram_list(pool.memory().histograms[index].stages[i]);
@@ -70,6 +71,7 @@ nb::dict client_stages(Sweeper& sweeper, std::uint32_t session) {
         d["copies_in"] = s.copies_in.load(std::memory_order_relaxed);
         d["bytes_in"] = s.bytes_in.load(std::memory_order_relaxed);
         d["direct"] = s.direct.load(std::memory_order_relaxed);
+        d["relayed"] = s.relayed.load(std::memory_order_relaxed);
         d["copy"] = histogram_list(s.copy);
         d["wake"] = histogram_list(s.wake);
         d["total"] = histogram_list(s.total);
@@ -130,6 +132,14 @@ void bind_host(nb::module_& m) {
         .def("record_session", [](Sweeper& s, std::uint32_t record) {
             return record < record_count ? s.pool().memory().records[record].session : nobody;
         }, nb::arg("record"))
+        .def("record_request", [](Sweeper& s, std::uint32_t record) {
+            const RequestEntry entry = record < record_count ? s.pool().memory().records[record].entry : RequestEntry{};
+            return nb::make_tuple(entry.slot, entry.generation);
+        }, nb::arg("record"), nb::sig("def record_request(self, record: int) -> tuple[int, int]"), "Slot and generation of its request.")
+        .def("is_awaited", &Sweeper::is_awaited, nb::arg("session"), nb::arg("slot"), nb::arg("generation"), released(),
+             "Is a request out that waits, or waited, for this one?")
+        .def("is_used_again", &Sweeper::is_used_again, nb::arg("session"), nb::arg("slot"), nb::arg("generation"),
+             "Has the slot had a later request that ended?")
         .def("set_idle", &Sweeper::set_idle, nb::arg("ns"))
         .def("stop_taking", &Sweeper::stop_taking, nb::arg("stopping"), released(), "What is in the rings now is still taken; what comes later is refused.")
         .def("all_taken", &Sweeper::all_taken, released(), "Was everything taken that was in the rings when stop_taking() was called?")

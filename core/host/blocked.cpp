@@ -43,6 +43,12 @@ SessionMap* map_of(std::span<SessionMap* const> live, const Record& record) noex
     return nullptr;
 }
 
+bool names(const AfterLine& after, std::uint32_t slot, std::uint32_t generation) noexcept {
+    for (std::uint32_t i = 0; i < after.count && i < max_after; ++i)
+        if (after.on[i].slot == slot && ((after.on[i].generation ^ generation) & generation_mask) == 0) return true;
+    return false;
+}
+
 }  // namespace
 
 // The client's words about what a request waits for, copied once and checked.
@@ -57,6 +63,36 @@ bool Pool::read_after(const SessionMap& map, const RequestEntry& entry, std::uin
 void Pool::block(std::uint32_t index) noexcept {
     poke(memory_->blocked[memory_->header.blocked_size], index);
     poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
+}
+
+// Does a request wait for this one that was taken before it? So a client speaks that makes requests wait for each other in a circle.
+bool Pool::awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept {
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
+        const std::uint32_t index = memory_->blocked[i];
+        if (memory_->records[index].session == session && names(memory_->afters[index], entry.slot, entry.generation)) return true;
+    }
+    return false;
+}
+
+bool Pool::is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation) const noexcept {
+    for (std::uint32_t i = 0; i < record_count; ++i) {
+        const Record& record = memory_->records[i];
+        if (record.session != session || record.epoch != memory_->sessions[session].epoch || (record.entry.flags & entry_after) == 0) continue;
+        const State state = state_of_record(record);
+        if ((state == State::queued || state == State::running) && names(memory_->afters[i], slot, generation)) return true;
+    }
+    return false;
+}
+
+bool Pool::copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const noexcept {
+    if (i >= memory_->header.blocked_size) return false;
+    const Record& blocked = memory_->records[memory_->blocked[i]];
+    record.session = blocked.session;
+    record.epoch = blocked.epoch;
+    record.entry = blocked.entry;
+    record.version_line = blocked.version_line;
+    after = memory_->afters[memory_->blocked[i]];
+    return true;
 }
 
 void Pool::unblock(std::span<SessionMap* const> live) noexcept {

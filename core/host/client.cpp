@@ -160,7 +160,7 @@ bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
         if (!slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_seq_cst)) continue;
         // SYNC: seq_cst load pairs with the store of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
         if (slot.line->waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&slot.line->word), INT_MAX);
-        if (!slot.awaited.empty()) ring_doorbell();  // it waits where nobody would look before what it waits for has come
+        ring_doorbell();  // it may wait where nobody looks before what it waits for has come, or others may wait for it
         return true;
     }
     return false;

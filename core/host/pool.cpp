@@ -147,7 +147,8 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     std::uint32_t version_line = 0;
     Reason reason = entry.op == 0 && (entry.flags & ~entry_after) == 0 ? resolve(entry, version_line) : Reason::invalid;
     AfterLine after{};
-    if (reason == Reason::none && (entry.flags & entry_after) != 0 && !read_after(map, entry, line.slots, after)) reason = Reason::invalid;
+    if (reason == Reason::none && (entry.flags & entry_after) != 0 && (!read_after(map, entry, line.slots, after) || awaited_already(map.index, entry)))
+        reason = Reason::invalid;
     // What was in the ring before the host began to stop is taken all the same.
     const bool late = memory_->header.stopping.load(std::memory_order_relaxed) != 0 && static_cast<std::int32_t>(line.head - line.last) >= 0;
     if (reason == Reason::none && late) reason = Reason::host_stopping;

@@ -123,8 +123,10 @@ struct alignas(64) VersionLine {
     std::atomic<std::uint64_t> bindings;
     std::atomic<std::uint64_t> paths[3];     // of a device model: runs on the cpu, by a resident kernel, by a launch
     std::atomic<std::uint64_t> fallbacks;    // slots that went to another path than was asked for
+    alignas(64) std::atomic<std::uint64_t> chained;  // requests that took outputs of others as inputs
+    std::uint8_t pad[56];
 };
-static_assert(sizeof(VersionLine) == 128);
+static_assert(sizeof(VersionLine) == 192);
 
 struct ModelLine {
     std::atomic<std::uint32_t> current;  // version line + 1, or 0; under the role
@@ -200,6 +202,10 @@ public:
     // Running → queued, in its old place, as a new generation: what its dead worker may still have said of it is void.
     void requeue(std::uint32_t record) noexcept;
     void repair() noexcept;
+    // Is a request of the session out that waits, or waited, for this one?
+    [[nodiscard]] bool is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation) const noexcept;
+    // The i-th of those that wait for others: session, version and entry of its record. False: there are not so many.
+    bool copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const noexcept;
 
     // Any time. True when some session's ring has an entry that drain() would take.
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
@@ -232,6 +238,7 @@ private:
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
+    [[nodiscard]] bool awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept;
     void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
 

@@ -57,6 +57,7 @@ struct ClientStages {
     std::atomic<std::uint64_t> copies_in;  // arrays copied into slots
     std::atomic<std::uint64_t> bytes_in;
     std::atomic<std::uint64_t> direct;     // of the requests: answered by a resident device kernel, without a worker
+    std::atomic<std::uint64_t> relayed;    // of the requests: this client passed others' outputs on to them
     Histogram copy;                        // copying arrays into the slot
     Histogram wake;                        // kernel left → client saw it
     Histogram total;                       // submit → client saw it

@@ -288,7 +288,7 @@ std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, s
         __atomic_store_n(&version.in_flight, 0, __ATOMIC_RELAXED);
         version.run_ns.store(0, std::memory_order_relaxed);
         for (auto* counter : {&version.requests, &version.failed, &version.cancelled, &version.expired, &version.copies_in, &version.copies_out,
-                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks})
+                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks, &version.chained})
             counter->store(0, std::memory_order_relaxed);
         for (Histogram& stage : memory.histograms[i].stages)
             for (auto& bucket : stage.buckets) bucket.store(0, std::memory_order_relaxed);
@@ -421,6 +421,22 @@ void Sweeper::end_handed_over(std::uint32_t index, std::uint32_t generation, boo
     pool_->give_back({&index, 1});
     pool_->leave();
     rouse();
+}
+
+bool Sweeper::is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->drain(live_);  // what was submitted by now counts
+    const bool found = pool_->is_awaited(session, slot, generation);
+    pool_->leave();
+    rouse();
+    return found;
+}
+
+bool Sweeper::is_used_again(std::uint32_t session, std::uint32_t slot, std::uint32_t generation) {
+    const std::lock_guard lock(mutex_);
+    const SessionMap* map = maps_[session];
+    return map != nullptr && slot < map->layout.slots && is_later(generation_of(map->lines()[slot].word.load(std::memory_order_relaxed)), generation);
 }
 
 void Sweeper::set_idle(std::uint64_t ns) noexcept { __atomic_store_n(&pool_->memory().header.idle_ns, ns, __ATOMIC_RELAXED); }

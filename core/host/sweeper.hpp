@@ -65,6 +65,10 @@ public:
     // Ends a request that a worker handed over (its output lies in spill `id`), or that failed to spill.
     void end_handed_over(std::uint32_t record, std::uint32_t generation, bool ok, std::uint32_t id, Reason reason);
 
+    // Of a request that left its outputs in a spill: does one that is out read them; is its slot out with a later one?
+    bool is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation);
+    bool is_used_again(std::uint32_t session, std::uint32_t slot, std::uint32_t generation);
+
     // Before shutdown: what is in the rings now is still taken, what comes later is refused.
     void set_idle(std::uint64_t ns) noexcept;  // spin ceiling of the pool's workers, from their next wait on
     void stop_taking(bool stopping);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/chain.hpp"
 #include "host/pool.hpp"
 #include "kernel/kernel.hpp"
 #include "queue/wait.hpp"
@@ -46,6 +47,8 @@ public:
 
     // Called by the loop after drop_* was applied, with what was dropped; set before run().
     std::function<void(const char* what, std::uint32_t index, std::uint32_t epoch)> on_dropped;
+    // Called by the loop for a request whose input was spilled by another; set before run().
+    FetchSpill fetch_spill;
 
     [[nodiscard]] Pool& pool() noexcept { return *pool_; }
 
@@ -59,6 +62,7 @@ private:
         std::uint32_t version_line = nobody;
         std::uint32_t generation = 0;
         Descriptor descriptor;
+        Chain chain;                 // its inputs that are outputs of others
         std::unique_ptr<Binding> binding;
     };
     struct Session {
@@ -84,8 +88,11 @@ private:
     void execute(std::uint32_t record);
     void abandon(std::uint32_t record);
     Session* session_of(const Record& record);
-    Slot* prepared(Session& session, const Record& record, Run& run, Ending& ending);
+    Slot* prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending);
+    bool read(Session& session, Slot& slot, const Record& record, const AfterLine& after, Run& run, Ending& ending);
     void bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending);
+    bool prepare_ahead();
+    bool prepare_one(const Record& record, const AfterLine& after);
     void finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told);
     bool tell(const Record& record, Session* session, const Run& run, Ending& ending);
     void account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept;

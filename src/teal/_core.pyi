@@ -3,7 +3,7 @@ from typing import Any
 
 
 from numpy.typing import NDArray
-PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | None]
+PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
 ABI_VERSION: int = 2
 
@@ -153,7 +153,8 @@ class Place:
     def dtype(self) -> str: ...
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...] | None:
+        """None: an output to come, whose shape only its run can tell."""
 
     @property
     def key(self) -> bytes:
@@ -170,6 +171,12 @@ class Place:
 
     @property
     def readonly(self) -> bool: ...
+
+    @property
+    def link(self) -> tuple[int, int, int, int] | None:
+        """
+        Of an output to come: which of those that the request waits for, output, region and offset of its descriptor block.
+        """
 
 class Session:
     """One client's connection to one pool, as memory."""
@@ -193,6 +200,9 @@ class Session:
 
     def rouse(self) -> None:
         """Wakes the pool's leader to look at all rings."""
+
+    def count_relayed(self, model: int) -> None:
+        """An input of a request came from another session, through this process."""
 
     def raise_idle(self, ns: int) -> None:
         """Callers may spin for so long, if that is longer than before."""
@@ -279,6 +289,16 @@ class Slot:
     def submit_after(self, priority: int, deadline_ns: int, after: Sequence[Slot | Event]) -> None:
         """
         Runs once all of these have ended well; is cancelled when one ends otherwise.
+        """
+
+    def to_come(self, output: int, awaited: int, generation: int) -> Place | None:
+        """
+        Where an output of this request will be, for one that waits for it as its `awaited`-th; None: it is another request's by now.
+        """
+
+    def began_after_ns(self, other: Slot) -> int:
+        """
+        Nanoseconds from the end of another request to the beginning of this one. Both have ended well.
         """
 
     def call_direct(self, deadline_ns: int) -> bool:
@@ -450,6 +470,15 @@ class Sweeper:
 
     def record_session(self, record: int) -> int: ...
 
+    def record_request(self, record: int) -> tuple[int, int]:
+        """Slot and generation of its request."""
+
+    def is_awaited(self, session: int, slot: int, generation: int) -> bool:
+        """Is a request out that waits, or waited, for this one?"""
+
+    def is_used_again(self, session: int, slot: int, generation: int) -> bool:
+        """Has the slot had a later request that ended?"""
+
     def set_idle(self, ns: int) -> None: ...
 
     def stop_taking(self, stopping: bool) -> None:
@@ -597,6 +626,11 @@ class Worker:
     def unbind(self, line: int, generation: int) -> None: ...
 
     def on_dropped(self, callback: Callable[[str, int, int], None]) -> None: ...
+
+    def on_fetch(self, callback: Callable[[int, int, int], tuple[int, Sequence[tuple[int, str, Sequence[int], int, int]]] | None]) -> None:
+        """
+        Called with session, epoch and number for a spill that a request reads: (descriptor, layout), or None.
+        """
 
     def run(self) -> None:
         """Until quit()."""

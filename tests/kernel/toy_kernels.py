@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -374,3 +375,42 @@ def tamper(how: Any) -> int:
     finally:
         os.close(fd)
     return 0
+
+
+# ---- stages of pipelines -------------------------------------------------------------------------------------------
+
+
+@teal.signature(inputs={"n": ("int64", ())}, outputs={"y": ("float32", (None,))}, pure=True)
+def count_up(n: Array) -> Array:
+    """An output whose size only the run can tell."""
+    return np.arange(int(n), dtype=np.float32)
+
+
+@teal.signature(inputs={"x": ("float32", ("n",))}, outputs={"sum": ("float64", ())}, pure=True)
+def total(x: Array) -> float:
+    return float(x.sum(dtype=np.float64))
+
+
+@teal.signature(inputs={"x": ("float32", ("n",))}, outputs={"low": ("float32", ()), "high": ("float32", ())}, pure=True)
+def ends(x: Array) -> Any:
+    return x.min(), x.max()
+
+
+@teal.signature(inputs={"text": ("BYTES", (None,))}, outputs={"words": ("BYTES", (None,))}, pure=True)
+def words(text: Array) -> Array:
+    return np.array([word for line in text.ravel() for word in bytes(line).split()], dtype=object)
+
+
+@teal.signature(inputs={"words": ("BYTES", (None,))}, outputs={"count": ("int64", ())}, pure=True)
+def how_many(words: Array) -> int:
+    return len(words)
+
+
+@teal.signature(inputs={"path": ("BYTES", (None,))}, outputs={"pid": ("int64", ())}, pure=True)
+def dies_once(path: Array) -> int:
+    """Dies when the file does not exist, having made it."""
+    file = Path(text_of(path))
+    if not file.exists():
+        file.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()

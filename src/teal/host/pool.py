@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Coroutine
@@ -170,6 +171,8 @@ class Pool:
     def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
+        elif isinstance(report, wire.FetchSpill):
+            self._give_spill(worker, report)
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -259,7 +262,14 @@ class Pool:
     def _fits(self, session: Session, nbytes: int) -> bool:
         if session.nbytes + nbytes > self.limits.bytes:
             session.leases.look()
+            self._drop_spills(session)
         return session.nbytes + nbytes <= self.limits.bytes
+
+    def _drop_spills(self, session: Session) -> None:
+        """Those that nobody can ask for any more: their slot has been used again."""
+        for number, spill in list(session.spills.items()):
+            if self.sweeper.is_used_again(session.index, spill.slot, spill.generation):
+                os.close(session.spills.pop(number).fd)
 
     async def free_region(self, session: Session, region: int) -> None:
         """After every worker has let go of it. Raises NotFound."""
@@ -335,8 +345,34 @@ class Pool:
             return
         number = session.next_spill
         session.next_spill += 1
-        session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout)
+        slot, generation = self.sweeper.record_request(report.record)
+        session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout, slot, generation)
         self.sweeper.end_handed_over(report.record, report.generation, number)
+
+    def _give_spill(self, worker: WorkerProcess, report: wire.FetchSpill) -> None:
+        """To a worker whose request reads it."""
+        session = self.sessions.get(report.session)
+        spill = None
+        if session is not None and session.epoch == report.epoch and not session.closed:
+            spill = session.spills.get(report.spill) or session.lent.get(report.spill)
+        answer = wire.GiveSpill(report.session, report.epoch, report.spill)
+        if spill is None:
+            worker.send(answer)
+            return
+        answer.found, answer.layout = True, spill.layout
+        worker.send(answer, (spill.fd,))
+
+    def _lend(self, session: Session, number: int, spill: Spill) -> None:
+        """It was taken by its client, and requests that are out still read it."""
+        session.lent[number] = spill
+
+        async def until_read() -> None:
+            while not session.closed and self.sweeper.is_awaited(session.index, spill.slot, spill.generation):
+                await asyncio.sleep(0.01)
+            if session.lent.pop(number, None) is not None:
+                os.close(spill.fd)
+
+        self.spawn_task(until_read())
 
     def take_spill(self, session: Session, number: int) -> tuple[Spill, tuple[int, ...]]:
         """A spill and the descriptors that go with it, which are closed once the answer is sent. Raises NotFound."""
@@ -346,9 +382,12 @@ class Pool:
         fds = [spill.fd]
         if (lease := session.leases.give(spill.nbytes)) is not None:
             fds.append(lease)
+        if self.sweeper.is_awaited(session.index, spill.slot, spill.generation):
+            fds[0] = os.dup(spill.fd)
+            self._lend(session, number, spill)
         for fd in fds:
             asyncio.get_running_loop().call_soon(os.close, fd)
-        return spill, tuple(fds)
+        return dataclasses.replace(spill, fd=fds[0]), tuple(fds)
 
     # ---- versions ------------------------------------------------------------------------------------------------
 

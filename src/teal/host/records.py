@@ -131,6 +131,8 @@ class ModelStatistics:
     (by the same, through a worker), "pl" (a launch each), "cpu". batches: path by batch, up to that power of two, and
     why if it is not the one asked for. fallbacks: slots that went to another path than was asked for; losses: resident
     kernels that did not answer any more; note: what could not be had at the load, or later.
+    chained: requests that took outputs of others where they were, without a way back to the client; relayed: those
+    whose inputs came from another pool or host, and were passed on by the client's process (kept by clients).
     """
 
     requests: int
@@ -150,6 +152,8 @@ class ModelStatistics:
     fallbacks: int = 0
     losses: int = 0
     note: str = ""
+    chained: int = 0
+    relayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

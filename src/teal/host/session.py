@@ -18,6 +18,8 @@ class Spill:
     fd: int
     nbytes: int
     layout: list[tuple[int, str, list[int], int, int]]
+    slot: int  # of the request that made it
+    generation: int
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +34,7 @@ class Session:
     granted: int = 0
     leaving: dict[int, tuple[int, int]] = field(default_factory=dict)  # regions that workers are letting go of
     spills: dict[int, Spill] = field(default_factory=dict)
+    lent: dict[int, Spill] = field(default_factory=dict)  # taken by the client while requests that are out read them
     next_spill: int = 1
     leases: Leases = field(default_factory=Leases)  # of spills that the client has taken
     closed: bool = False
@@ -46,8 +49,10 @@ class Session:
     def close_descriptors(self) -> None:
         """Frees the memory here; who still maps it keeps it."""
         regions = (*self.regions.values(), *self.leaving.values())
-        for fd in (*(fd for fd, _ in regions), *(spill.fd for spill in self.spills.values())):
+        spills = (*self.spills.values(), *self.lent.values())
+        for fd in (*(fd for fd, _ in regions), *(spill.fd for spill in spills)):
             os.close(fd)
         self.regions.clear()
         self.leaving.clear()
         self.spills.clear()
+        self.lent.clear()

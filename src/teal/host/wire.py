@@ -239,6 +239,16 @@ class DropKernel(Message, tag="drop_kernel"):
     generation: int
 
 
+class GiveSpill(Message, tag="give_spill"):
+    """The answer to FetchSpill. The region's descriptor comes with it, unless there is no such spill."""
+
+    session: int
+    epoch: int
+    spill: int
+    found: bool = False
+    layout: list[tuple[int, str, list[int], int, int]] = []
+
+
 class Open(Message, tag="open"):
     """Everything that was loaded before this worker came is loaded in it too: it may take requests."""
 
@@ -247,7 +257,9 @@ class Quit(Message, tag="quit"):
     pass
 
 
-WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | Open | Quit
+WorkerOrder = (
+    AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | GiveSpill | Open | Quit
+)
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
 
@@ -305,7 +317,15 @@ class Spilled(Message, tag="spilled"):
     layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled
+class FetchSpill(Message, tag="fetch_spill"):
+    """A request takes an output of another one that was spilled."""
+
+    session: int
+    epoch: int
+    spill: int
+
+
+WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -35,6 +35,7 @@ from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
 _PR_SET_PDEATHSIG = 1
+_SPILL_PATIENCE = 5.0  # seconds
 _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 
 
@@ -49,8 +50,10 @@ class Control:
         self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, int | None]] = (
             queue.SimpleQueue()
         )
+        self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
         worker.on_dropped(self._dropped)
+        worker.on_fetch(self._fetch)
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="control", daemon=True).start()
@@ -103,6 +106,8 @@ class Control:
                 self._kernel_orders.put((order, None))
             case wire.LoadKernel():
                 self._kernel_orders.put((order, datagram.take_fd() if order.has_file else None))
+            case wire.GiveSpill(found=found):
+                self._given.put((order, datagram.take_fd() if found else None))
             case wire.Open():
                 self.opened.set()
             case wire.Quit():
@@ -221,6 +226,22 @@ class Control:
             _give_memory_back()
         with contextlib.suppress(OSError):
             self.report(dropped)
+
+    def _fetch(self, session: int, epoch: int, spill: int) -> tuple[int, list[Any]] | None:
+        """A spilled output that a request takes. Called by the loop, which waits for it."""
+        with contextlib.suppress(OSError):
+            self.report(wire.FetchSpill(session, epoch, spill))
+            until = time.monotonic() + _SPILL_PATIENCE
+            while (left := until - time.monotonic()) > 0:
+                try:
+                    given, fd = self._given.get(timeout=left)
+                except queue.Empty:
+                    break
+                if (given.session, given.epoch, given.spill) == (session, epoch, spill):
+                    return None if fd is None else (fd, given.layout)
+                if fd is not None:  # the answer to a question that was given up
+                    os.close(fd)
+        return None
 
     def _spill(self, record: int, generation: int, outputs: list[Any]) -> None:
         """Outputs that did not fit their slot: into a region of their own, which the host passes on."""
