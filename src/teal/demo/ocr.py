@@ -23,7 +23,7 @@ from teal.errors import NotFound
 from teal.kernel.function import signature
 
 if TYPE_CHECKING:
-    from teal import Host
+    from teal import Future, Host
 
 PACKAGE = "rapidocr_onnxruntime"
 INSTALL = "pip install rapidocr-onnxruntime"
@@ -105,19 +105,21 @@ def shrunk(page: Array) -> Array:
 )
 def lines(page: Array, map: Array) -> dict[str, Array]:
     """The text lines that the detector's map shows, cut out of the page: as the classifier wants them, and as they are
-    (padded; `sizes` has height and width). Their corners are in `boxes`."""
+    (padded; `sizes` has height and width). Their corners are in `boxes`. A page without any gets one white line, which
+    reads as nothing: the models cannot run on none."""
     own = parts()
     shape = page.shape[:2]
     found, _ = own.boxes_of(map, shape)
     boxes = own.reader.sorted_boxes(own.tidy.filter_tag_det_res(found, shape))
     crops = own.reader.get_crop_img_list(None, page, boxes)
-    sizes = np.array([crop.shape[:2] for crop in crops], np.int64).reshape(-1, 2)
-    height, width = sizes.max(0) if len(crops) else (1, 1)
-    padded = np.zeros((len(crops), height, width, 3), np.uint8)
+    if not crops:
+        boxes, crops = [np.zeros((4, 2))], [np.full((own.rec_shape[1], own.rec_shape[2], 3), 255, np.uint8)]
+    sizes = np.array([crop.shape[:2] for crop in crops], np.int64)
+    padded = np.zeros((len(crops), *sizes.max(0), 3), np.uint8)
     for place, crop in zip(padded, crops, strict=True):
         place[: crop.shape[0], : crop.shape[1]] = crop
-    x = np.array([own.for_cls(crop) for crop in crops], np.float32).reshape(-1, *own.cls_shape)
-    return {"x": x, "crops": padded, "sizes": sizes, "boxes": np.array(boxes, np.float32).reshape(-1, 4, 2)}
+    x = np.array([own.for_cls(crop) for crop in crops], np.float32)
+    return {"x": x, "crops": padded, "sizes": sizes, "boxes": np.array(boxes, np.float32)}
 
 
 @signature(
@@ -127,34 +129,45 @@ def upright(crops: Array, sizes: Array, turned: Array) -> Array:
     """Every line the right way up, as the recogniser wants them: one batch, as wide as the longest."""
     own = parts()
     limit = own.settings["Cls"]["cls_thresh"]
-    channels, high, wide = own.rec_shape
+    _, high, wide = own.rec_shape
     cut = [crop[:h, :w] for crop, (h, w) in zip(crops, sizes, strict=True)]
     cut = [c[::-1, ::-1] if t[1] > max(t[0], limit) else c for c, t in zip(cut, turned, strict=True)]
     widest = max([wide / high, *(c.shape[1] / c.shape[0] for c in cut)])
-    x = [own.for_rec(np.ascontiguousarray(c), widest) for c in cut]
-    return np.array(x, np.float32).reshape(-1, channels, high, int(high * widest))
+    return np.array([own.for_rec(np.ascontiguousarray(c), widest) for c in cut], np.float32)
 
 
 # ---- the pipeline ----------------------------------------------------------------------------------------------------
 
 
 class Reader:
-    """The six kernels on a host. threads: of each engine."""
+    """The six kernels on a host. threads: of each engine; name: in front of theirs."""
 
-    def __init__(self, host: Host, threads: int | None = None) -> None:
+    def __init__(self, host: Host, threads: int | None = None, name: str = "ocr") -> None:
         known = files()
         self._stages = {}
         for stage in STAGES:
             source, own = (known[stage], threads) if stage in known else (f"{__name__}:{stage}", None)
-            self._stages[stage] = host.load(f"ocr-{stage.lower()}", source, threads=own)
+            self._stages[stage] = host.load(f"{name}-{stage.lower()}", source, threads=own)
         self._decode = alphabet()
 
     def read(self, page: Array) -> list[tuple[str, float]]:
-        """Text and score of every line, from top to bottom; page: uint8 (h, w, 3), BGR. One stage after the other."""
+        """Text and score of every line, from top to bottom; page: uint8 (h, w, 3), BGR."""
+        return self.text(self.submit(page).result()[0].numpy())
+
+    def submit(self, page: Array) -> Future:
+        """All six stages at once: each one starts when what it takes is there, without a way back to this process.
+
+        What comes of it are the recogniser's scores, for `text`.
+        """
+        shrunk, det, lines, cls, upright, rec = self._stages.values()
+        found = lines.submit(page=page, map=det.submit(shrunk.submit(page=page)))
+        turned = cls.submit(found["x"])
+        return rec.submit(upright.submit(crops=found["crops"], sizes=found["sizes"], turned=turned))
+
+    def read_in_steps(self, page: Array) -> list[tuple[str, float]]:
+        """The same with the client between the stages: it waits for each before it calls the next."""
         shrunk, det, lines, cls, upright, rec = self._stages.values()
         found = lines(page=page, map=det(shrunk(page=page)[0])[0])
-        if found["x"].shape[0] == 0:
-            return []
         x = upright(crops=found["crops"], sizes=found["sizes"], turned=cls(found["x"])[0])[0]
         return self.text(rec(x)[0].numpy())
 

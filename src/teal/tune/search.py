@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass
 class Question:
-    """What is asked: the model and the limits. extents: of symbolic dimensions, for random inputs."""
+    """What is asked: the model and the limits. extents: of symbolic dimensions, for random inputs; int8: may be tried."""
 
     model: Path
     max_error: float = 2e-2
@@ -76,6 +76,7 @@ class Question:
     threads: Sequence[int] = ()
     seconds: float = 0.5
     extents: Mapping[str, int] = field(default_factory=dict)
+    int8: bool = True
 
 
 @dataclass
@@ -146,7 +147,7 @@ class Search:
             plain.append(Candidate("openvino", "bf16", most))
         if "torch" in self._engines:
             plain.append(Candidate("torch", "fp32", most, compiled=True))
-        if self._model.suffix == ".onnx":
+        if self._model.suffix == ".onnx" and self._question.int8:
             for way in self._int8_ways():
                 try:
                     self._say(f"making the {way} int8 form")

@@ -17,7 +17,7 @@ from teal.bench.lanes import LaneError, rival_environment
 from teal.bench.report import Report
 from teal.bench.rivals import zoo
 
-from . import contest, judging, kept, switching, updating
+from . import contest, judging, kept, pipeline, switching, updating
 from .cache import default_folder
 from .entrant import Contest
 from .promises import PROMISES
@@ -26,7 +26,6 @@ from .stage import FULL, QUICK, Stage
 REST = {  # bars of features that come with other parts
     "models.start.warm_over_cold": "starts from a snapshot are not in this version",
     "models.start.hot_over_engine": "starts from a snapshot are not in this version",
-    "models.pipeline.gain": "pipelines are not in this version",
     "models.compile.added_us": 'torch.compile(backend="teal") is not in this version',
 }
 
@@ -74,6 +73,7 @@ def measure(
         judging.judge(report, contests)
         stage.part("switching", (switching.BAR,), switching.measure)
         stage.part("updates", updating.BARS, updating.measure)
+        stage.part("pipeline", (pipeline.BAR,), pipeline.measure)
     for bar, reason in REST.items():
         if bar not in {each.id for each in report.bars}:
             report.judge(bar, None, note=reason)

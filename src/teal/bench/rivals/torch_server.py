@@ -2,13 +2,14 @@
 
 HTTP: FastAPI on uvicorn (uvloop, httptools, one worker, no access log), an async endpoint that runs the model inline.
 `json` is the first thing people write: lists of numbers both ways. `raw` sends the arrays' bytes. gRPC: a unary method
-on the same bytes, threaded server with one worker. All over UNIX sockets with a connection kept alive, which is faster
-than TCP. A call begins with a NumPy array in the client and ends with one: encoding and decoding are part of it.
+on the same bytes, threaded server with one worker. All over TCP on the loopback address, as people reach a server, with
+TCP_NODELAY and a connection kept alive. A call begins with a NumPy array in the client and ends with one: encoding and decoding are part of it.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 from concurrent import futures
 from functools import partial
 from pathlib import Path
@@ -77,11 +78,12 @@ def serve(config: dict[str, Any], protocol: TextIO) -> None:
     server = grpc.server(futures.ThreadPoolExecutor(1), options=options)
     method = grpc.unary_unary_rpc_method_handler(lambda body, _: runner.on_bytes(body))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
-    server.add_insecure_port(config["grpc"])
+    server.add_insecure_port(f"127.0.0.1:{config['grpc']}")
     server.start()
     settings = uvicorn.Config(
         application(runner),
-        uds=config["socket"],
+        host="127.0.0.1",
+        port=config["http"],
         loop="uvloop",
         http="httptools",
         log_level="error",
@@ -97,21 +99,21 @@ def variant(config: dict[str, Any], server: lane.Server, wire: str, batch: int) 
     """wire: json, raw or grpc."""
     arrays = zoo.ZOO[config["model"]].inputs(batch, 0)
     if wire == "json":
-        post = http_client.poster(config["socket"], "/json", "application/json")
+        post = http_client.poster(("127.0.0.1", config["http"]), "/json", "application/json")
 
         def call() -> Any:
             body = json.dumps({name: array.tolist() for name, array in arrays.items()}).encode()
             return np.array(json.loads(post(body))["out"], np.float32)
 
     elif wire == "raw":
-        send = http_client.poster(config["socket"], "/raw", "application/octet-stream")
+        send = http_client.poster(("127.0.0.1", config["http"]), "/raw", "application/octet-stream")
 
         def call() -> Any:
             return np.frombuffer(send(zoo.flat(arrays)), np.float32)
 
     else:
         options = [("grpc.max_receive_message_length", LONGEST), ("grpc.max_send_message_length", LONGEST)]
-        run = grpc.insecure_channel(config["grpc"], options=options).unary_unary(f"/{SERVICE}/{METHOD}")
+        run = grpc.insecure_channel(f"127.0.0.1:{config['grpc']}", options=options).unary_unary(f"/{SERVICE}/{METHOD}")
 
         def call() -> Any:
             return np.frombuffer(run(zoo.flat(arrays)), np.float32)
@@ -119,14 +121,17 @@ def variant(config: dict[str, Any], server: lane.Server, wire: str, batch: int) 
     return server.variant(call, lambda: bytes(call().tobytes()))
 
 
+def free_port() -> int:
+    """A port of the loopback address that nobody listened on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def client(config: dict[str, Any]) -> lane.Contender:
-    """config: model, batches, threads, cache, folder (for sockets)."""
+    """config: model, batches, threads, cache."""
     zoo.read_text(Path(config["cache"]))
-    folder = Path(config["folder"])
-    config = config | {
-        "socket": str(folder / f"torch-{config['model']}.sock"),
-        "grpc": f"unix:{folder / config['model']}.grpc",
-    }
+    config = config | {"http": free_port(), "grpc": free_port()}
     server = lane.Server(f"{__package__}.torch_server", config)
     return lane.Contender(
         variants={
@@ -134,7 +139,7 @@ def client(config: dict[str, Any]) -> lane.Contender:
             for batch in config["batches"]
             for wire in ("json", "raw", "grpc")
         },
-        note=f"PyTorch eager, {config['threads']} threads, UNIX sockets",
+        note=f"PyTorch eager, {config['threads']} threads, TCP",
         versions={"torch": torch.__version__, "fastapi": fastapi.__version__, "grpcio": grpc.__version__},
         close=server.close,
     )
