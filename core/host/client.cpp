@@ -233,12 +233,12 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
 
 ClientStages* ClientSession::stages_of(std::uint32_t model) noexcept {
     ClientStages* stages = map_->stages();
-    for (std::uint32_t i = 0; i + 1 < stages_per_session; ++i) {
+    for (std::uint32_t i = 0; i + 1 < map_->layout.stage_count; ++i) {
         std::uint32_t seen = 0;
         // Relaxed: it guards no other data, and only threads of this client write it.
         if (stages[i].model.compare_exchange_strong(seen, model + 1, std::memory_order_relaxed) || seen == model + 1) return &stages[i];
     }
-    return &stages[stages_per_session - 1];
+    return &stages[map_->layout.stage_count - 1];
 }
 
 void ClientSession::saw_end(const ClientSlot& slot, ClientStages& stages) noexcept {

@@ -171,6 +171,11 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     record.entry.priority = std::min(entry.priority, line.most_priority);
+    if ((entry.submitted_low | entry.submitted_high) == 0) {  // a BPF program has no tick counter to read: it waits from here on
+        const std::uint64_t now = ticks();
+        record.entry.submitted_low = static_cast<std::uint32_t>(now);
+        record.entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
+    }
     record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;

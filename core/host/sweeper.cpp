@@ -347,9 +347,15 @@ void Sweeper::set_version_flags(std::uint32_t line, std::uint32_t flags) {
     pool_->memory().versions[line].flags = flags;
 }
 
-const ClientStages* Sweeper::client_stages(std::uint32_t session) {
+std::span<const ClientStages> Sweeper::client_stages(std::uint32_t session) {
     const std::lock_guard lock(mutex_);
-    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->stages() : nullptr;
+    if (session >= max_sessions || maps_[session] == nullptr) return {};
+    return {maps_[session]->stages(), maps_[session]->layout.stage_count};
+}
+
+const BpfStages* Sweeper::bpf_stages(std::uint32_t session) {
+    const std::lock_guard lock(mutex_);
+    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->bpf_stages : nullptr;
 }
 
 Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail, bool stopping) {

@@ -53,8 +53,9 @@ public:
     void free_version(std::uint32_t line);
     void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
 
-    // The session's ClientStages[stages_per_session], or null for a free session.
-    const ClientStages* client_stages(std::uint32_t session);
+    // The session's ClientStages, none for a free session.
+    std::span<const ClientStages> client_stages(std::uint32_t session);
+    const BpfStages* bpf_stages(std::uint32_t session);  // null: not a BPF session
 
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.

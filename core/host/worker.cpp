@@ -548,7 +548,7 @@ void Worker::execute(std::uint32_t index) {
     const bool lent = session->slots[slot_index].chain.spilled();
     if (run.handed_over) {  // the host may have given the record to another request by now
         if (lent) *slot = Slot{};
-        account(version_line, submitted, run, ending);
+        account(version_line, submitted, session->map->bpf_stages, run, ending);
         line_.record.store(nobody, std::memory_order_relaxed);
         line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         serving_ = nobody;
@@ -570,7 +570,8 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), run, ending);
+    BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
+    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending);
     serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -594,7 +595,7 @@ bool Worker::tell(const Record& record, Session* session, const Run& run, Ending
     return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
 }
 
-void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept {
+void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending) noexcept {
     PoolMemory& memory = pool_->memory();
     VersionLine& version = memory.versions[version_line];
     if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
@@ -606,9 +607,13 @@ void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const 
     if (ending.started == 0) return;
     Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
-    // 0: its client has no tick counter to read (a BPF program).
-    if (submitted != 0) stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
+    const std::uint64_t queue_ns = ending.started > submitted ? ns(ending.started - submitted) : 0;
     const std::uint64_t run_ns = ns(ending.ended - ending.started);
+    stages[static_cast<std::size_t>(Stage::queue)].add(queue_ns);
+    if (bpf_stages != nullptr) {
+        bpf_stages->queue.add(queue_ns);
+        bpf_stages->run.add(run_ns);
+    }
     stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
     if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));
     const std::uint64_t average = version.run_ns.load(std::memory_order_relaxed);

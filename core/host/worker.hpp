@@ -95,7 +95,7 @@ private:
     bool prepare_one(const Record& record, const AfterLine& after);
     void finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told);
     bool tell(const Record& record, Session* session, const Run& run, Ending& ending);
-    void account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept;
+    void account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending) noexcept;
 
     std::shared_ptr<Pool> pool_;
     std::uint32_t index_;

@@ -459,6 +459,9 @@ class Sweeper:
 
     def set_version_flags(self, line: int, flags: int) -> None: ...
 
+    def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]:
+        """Of a BPF session, as workers saw it; empty for any other."""
+
     def client_stages(self, session: int) -> dict[int, dict[str, Any]]:
         """
         By index of the model (-1: all that found no room of their own): requests, copies_in, bytes_in, and the buckets of copy, wake, total.
@@ -510,6 +513,8 @@ KERNEL_IDEMPOTENT: int = 2
 KERNEL_NATIVE: int = 4
 
 MAX_WORKERS: int = 64
+
+MODELS_COUNTED_APART: int = 63
 
 class WorkerRegion:
     """A region of a client, as a buffer over all of it."""
@@ -694,6 +699,37 @@ class Timed:
     @property
     def last_run_ns(self) -> int:
         """Nanoseconds of the last call."""
+
+LINE_BYTES: int = 128
+
+LINE_ASKED: int = 0
+
+LINE_DONE: int = 64
+
+LINE_STATUS: int = 68
+
+LINE_STATE: int = 72
+
+LINE_STAMP: int = 80
+
+LINE_OWNER: int = 84
+
+LINE_LIMIT: int = 88
+
+DIRECTORY_BYTES: int = 17536
+
+DIRECTORY_MAGIC: int = 1380209748
+
+DIRECTORY_LAYOUT: int = 1
+
+DIRECTORY_CAPACITY: int = 256
+
+DIRECTORY_REGIONS: int = 64
+
+def fence() -> None:
+    """
+    What this thread stored is visible, to other threads and to devices, before what it stores or reads from now on.
+    """
 
 class DeviceLine:
     """

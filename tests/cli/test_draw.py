@@ -76,7 +76,7 @@ def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes:
         "descriptors": 64,
         "models": [
             {"name": "m", "version": 1, "line": 0, "index": 0, "current": True, "pool": "default", "kernel": "onnx",
-             "device": None, "path": None, "batches": {}, "fallbacks": 0, "losses": 0, "note": ""}
+             "device": None, "path": None, "batches": {}, "fallbacks": 0, "chained": 0, "losses": 0, "note": ""}
         ],
         "versions": {"default/0": {"requests": requests, "stages": stages, **dict.fromkeys(counters, 0)}},
         **changes,

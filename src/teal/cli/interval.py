@@ -56,7 +56,8 @@ class Version(ModelStatistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client(ClientStatistics):
-    """A client's session with a pool. requests: since it connected. stages (copy, wake, total): of the interval."""
+    """A client's session with a pool. requests: since it connected. stages (copy, wake, total; of a BPF session also
+    queue and run, as workers saw them): of the interval."""
 
     requests_per_s: float
 
@@ -66,7 +67,7 @@ class Interval(Totals):
     """interval_s: between the looks, on the host's clock; since_start: the first look was the host's start.
 
     unattributed: calls, since the host's start, whose callers had no room left to count them by model (a client counts
-    15 models apart): they are missing in what callers count.
+    63 models apart): they are missing in what callers count.
     """
 
     interval_s: float
@@ -127,7 +128,7 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
             numbers, stages = _with_callers(before, after, m, old, numbers)
         direct = numbers.get("direct", 0)
         batches = {int(batch): path for batch, path in m["batches"].items()}
-        found = {**numbers, **m, "requests": numbers["requests"] + direct}
+        found = {**numbers, **m, "requests": numbers["requests"] + direct, "relayed": numbers.get("relayed", 0)}
         more = {"paths": paths_of(numbers, direct), "batches": batches, "stages": stages}
         made.append(filled(Version, found, requests_per_s=rate, **more))
     return tuple(made)
@@ -149,6 +150,7 @@ def _with_callers(
     then = ({} if before is None else before["callers"].get(key)) or {}
     numbers = dict(new)
     numbers["direct"] = seen["direct"]
+    numbers["relayed"] = seen["relayed"]
     numbers["copies_in"] += seen["copies_in"]
     numbers["bytes_copied"] += seen["bytes_in"]
     grown = {stage: added(then.get(stage, ()), seen[stage]) for stage in callers.STAGES}

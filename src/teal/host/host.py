@@ -275,17 +275,20 @@ class Host:
 
     # ---- memory --------------------------------------------------------------------------------------------------
 
-    def empty(self, shape: Sequence[int], dtype: str = "float32", *, pages: str = "best") -> _core.Tensor:
+    def empty(
+        self, shape: Sequence[int], dtype: str = "float32", *, pages: str = "best", pool: str = DEFAULT_POOL
+    ) -> _core.Tensor:
         """A zeroed tensor in this client's shared memory. pages: small, best or huge (2 MiB).
 
-        Raises QuotaExceeded, InvalidArgument.
+        pool: whose models take it where it is (``model.info.pool``); those of another get a copy, which is counted.
+        Raises QuotaExceeded, InvalidArgument, NotFound (no such pool).
         """
         self._connection.check_not_forked()
         if self._connection.closed:
             raise Closed("the connection to the host is closed")
         if not all(0 <= operator.index(extent) < 1 << 63 for extent in shape):
             raise InvalidArgument(f"{tuple(shape)}, expected extents of 0 to 2^63 - 1", path="$.shape")
-        session = self._connection.session(DEFAULT_POOL)
+        session = self._connection.session(argument.one_of(pool, str, "$.pool", "the name of a pool"))
         size = _core.dtype_size(dtype) * math.prod(shape)
         return session.with_room(lambda: session.core.allocate(dtype, list(shape)), size, pages)
 

@@ -196,22 +196,24 @@ class Pool:
 
     # ---- sessions and their memory -------------------------------------------------------------------------------
 
-    def open_session(self) -> Session:
-        """Raises QuotaExceeded."""
+    def open_session(self, account: list[Session]) -> Session:
+        """account: the client's sessions here, which this one joins. Raises QuotaExceeded."""
         index, epoch, fd = self.sweeper.open_session(self.limits.slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, self.limits.slots)
+        session = Session(index, epoch, fd, self.limits.slots, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
         return session
 
-    def open_bpf_session(self, fd: int, slots: int, held: int) -> Session:
-        """In a BPF map of a client that holds so many bytes already; takes the descriptor.
+    def open_bpf_session(self, fd: int, slots: int, account: list[Session]) -> Session:
+        """In a BPF map of a client with these sessions; takes the descriptor.
 
         Raises InvalidArgument when it is no such map, QuotaExceeded.
         """
         try:
             nbytes = _core.bpf_memory_bytes(fd)
+            held = sum(session.nbytes for session in account)
             if held + nbytes > self.limits.bytes:
                 raise QuotaExceeded(
                     f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots "
@@ -226,7 +228,8 @@ class Pool:
             os.close(fd)
             raise
         index, epoch, fd, nbytes = self.sweeper.adopt_bpf_session(fd, slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes)
+        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
@@ -236,7 +239,7 @@ class Pool:
         """(id, descriptor, bytes) of a new region. Raises QuotaExceeded with the numbers."""
         if not self._fits(session, nbytes):
             raise QuotaExceeded(
-                f"{nbytes} more bytes of shared memory: this client has {session.nbytes} of its {self.limits.bytes}; "
+                f"{nbytes} more bytes of shared memory: this client has {session.held} of its {self.limits.bytes}; "
                 "release tensors, or raise Limits.bytes"
             )
         region = session.granted  # never used again: a worker that has not heard of it yet can tell that it will
@@ -260,10 +263,10 @@ class Pool:
         return region, fd, size
 
     def _fits(self, session: Session, nbytes: int) -> bool:
-        if session.nbytes + nbytes > self.limits.bytes:
+        if session.held + nbytes > self.limits.bytes:
             session.leases.look()
             self._drop_spills(session)
-        return session.nbytes + nbytes <= self.limits.bytes
+        return session.held + nbytes <= self.limits.bytes
 
     def _drop_spills(self, session: Session) -> None:
         """Those that nobody can ask for any more: their slot has been used again."""
@@ -297,6 +300,7 @@ class Pool:
         session.leases.end()
         session.close_descriptors()
         self.sessions.pop(session.index, None)
+        session.account.remove(session)
         requests = self.sweeper.session(session.index)["requests"]
         self._sessions_gone += requests > 0
         self._requests_gone += requests

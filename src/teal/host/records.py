@@ -191,7 +191,10 @@ class PoolStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring."""
+    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring.
+
+    stages: copy, wake and total, as the client saw its calls. Of a BPF session queue (taken from its ring to kernel
+    entered) and run instead, as workers saw them; its copy, wake and total are empty."""
 
     pid: int
     uid: int
