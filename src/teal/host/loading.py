@@ -14,11 +14,11 @@ from typing import Any
 
 from teal import _core
 from teal.errors import DeadlineExceeded, InvalidArgument, QuotaExceeded
+from teal.host import engines, wire
 from teal.host import repository as files
-from teal.host import wire
 from teal.host.limits import Limits
 from teal.host.names import Name, Names, User
-from teal.host.origin import Origin, check_kind, check_load, find_origin
+from teal.host.origin import Origin, check_load, find_origin
 from teal.host.pool import Pool, Version
 
 _MOST_LEAVING = 4
@@ -52,7 +52,6 @@ class Loading:
             load, datagram, owner=user.owner, repository=self._repository, model_bytes=self._limits.model_bytes
         )
         try:
-            check_kind(load, origin.kind)
             name = self._names.take(load.name, pool)
             name.waiting += 1
             self._under_way += 1
@@ -68,8 +67,7 @@ class Loading:
                 name.waiting -= 1
                 self._names.forget_unused(load.name, name)
         finally:
-            if origin.fd is not None:
-                os.close(origin.fd)
+            origin.close()
 
     async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
         """Takes the name's lock. Raises DeadlineExceeded."""
@@ -97,7 +95,7 @@ class Loading:
                 path="$.version",
             )
         user.check_may_change(load.name, list(name.versions.values()))
-        file = await self._sealed(load.name, origin.fd)
+        file = await self._sealed(load.name, origin)
         try:
             self._check_digest(load, origin, file)
             version = await self._resident(pool, name, load, origin, user, number, file, until)
@@ -120,16 +118,21 @@ class Loading:
                     path="$.digest",
                 )
             files.check_digest(load.digest, file.digest, f"the file of {load.name!r}")
-        if self._repository is not None and file.fd is not None:
-            noted = files.noted_digest(Path(origin.source))
+        if self._repository is None or file.fd is None:
+            return
+        paths = [origin.source] if origin.weights is None else [engines.weights_beside(origin.source), origin.source]
+        for path, digest in zip(paths, file.digests, strict=True):
+            assert path is not None
+            noted = files.noted_digest(Path(path))
             if noted is not None:
-                files.check_digest(noted, file.digest, origin.source, "$.source")
+                files.check_digest(noted, digest, path, "$.source")
 
-    async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
-        if fd is None:
+    async def _sealed(self, name: str, origin: Origin) -> files.Sealed:
+        if origin.fd is None:
             return files.Sealed(None, "", 0)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
+        limit = self._limits.model_bytes
+        return await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
 
     async def _resident(
         self,
@@ -156,6 +159,9 @@ class Loading:
             load.device,
             load.path or "auto",
             load.idle_ns,
+            load.precision,
+            file.weights_bytes,
+            user.owner,
         )
         try:
             loaded = await pool.residence.load(order, file.fd, load.timeout, until)
@@ -187,6 +193,9 @@ class Loading:
             uid=user.uid,
             idle_ns=load.idle_ns,
             note="; ".join(note for note in (load.note[:_MOST_NOTE], loaded.note) if note),
+            engine=loaded.engine,
+            precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
+            weights=loaded.weights,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:

@@ -91,6 +91,7 @@ class Load(Message, tag="load"):
     threads: int | None = None
     idle_ns: int | None = None
     has_file: bool = False  # the model file's descriptor comes with the message
+    has_weights: bool = False  # and that of the file beside it which holds its weights (.bin of an OpenVINO IR)
     timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
     device: str | None = None  # as teal.device.open() takes it; None: no device
@@ -225,6 +226,9 @@ class LoadKernel(Message, tag="load_kernel"):
     device: str | None = None
     path: str = "auto"
     idle_ns: int | None = None  # of a resident device kernel
+    precision: str | None = None
+    weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
+    trusted: bool = False  # its owner is the host's: it may bring native code
 
 
 class Unbind(Message, tag="unbind"):
@@ -284,6 +288,8 @@ class Loaded(Message, tag="loaded"):
     seconds: float = 0.0
     error: Failure | None = None
     note: str = ""  # what of the order could not be had, and what was done instead
+    engine: str = ""  # name and version of what runs it
+    weights: str = ""  # where an engine keeps them
 
 
 class Bound(Message, tag="bound"):

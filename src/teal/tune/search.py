@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass
 class Question:
-    """What is asked: the model and the limits. extents: of symbolic dimensions, for random inputs; int8: may be tried."""
+    """What is asked: the model and the limits. extents: of symbolic dimensions, for random inputs; int8: is tried."""
 
     model: Path
     max_error: float = 2e-2

@@ -2,8 +2,9 @@
 
 HTTP: FastAPI on uvicorn (uvloop, httptools, one worker, no access log), an async endpoint that runs the model inline.
 `json` is the first thing people write: lists of numbers both ways. `raw` sends the arrays' bytes. gRPC: a unary method
-on the same bytes, threaded server with one worker. All over TCP on the loopback address, as people reach a server, with
-TCP_NODELAY and a connection kept alive. A call begins with a NumPy array in the client and ends with one: encoding and decoding are part of it.
+on the same bytes, threaded server with one worker. All over TCP on the loopback address, with TCP_NODELAY and a
+connection kept alive. A call begins with a NumPy array in the client and ends with one: encoding and decoding are part
+of it.
 """
 
 from __future__ import annotations
