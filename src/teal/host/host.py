@@ -41,6 +41,7 @@ from teal.host.records import (
     filled,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
+from teal.tune import choice as tuning
 
 
 class _Thread:
@@ -202,6 +203,7 @@ class Host:
         digest: str | None = None,
         precision: str | None = None,
         concurrency: int | None = None,
+        tuned: bool | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
@@ -223,6 +225,8 @@ class Host:
         also honours FILE.sha256 beside a file.
         concurrency: workers of the pool that run this name at once, at most, so that a long model leaves some to the
         others; default: any number. It holds for all versions of the name, as the load that came last says.
+        tuned: what `teal tune` kept for this file on this machine is used for kernel, precision and threads if these
+        are left open, and said in ``model.statistics().note``; False: it is not; True: it must be there.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -245,6 +249,7 @@ class Host:
             precision=argument.optional(precision, str, "$.precision", "fp32 or bf16"),
             concurrency=argument.optional(concurrency, int, "$.concurrency", "a whole number"),
         )
+        tuning.apply(message, argument.optional(tuned, bool, "$.tuned", "True, False or None"))
         fds = _with_file(message)
         try:
             described, _ = self._connection.ask(message, fds)

@@ -23,6 +23,7 @@ from teal.host.origin import Origin, check_load, find_origin
 from teal.host.pool import Pool, Version
 
 _MOST_LEAVING = 4
+_MOST_NOTE = 600  # characters of what a client has to say of its load
 
 
 class Loading:
@@ -268,7 +269,7 @@ class Loading:
             seconds=loaded.seconds,
             uid=user.uid,
             idle_ns=load.idle_ns,
-            note=loaded.note,
+            note="; ".join(note for note in (load.note[:_MOST_NOTE], loaded.note) if note),
             engine=loaded.engine,
             precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
             weights=loaded.weights,

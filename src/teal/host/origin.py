@@ -34,7 +34,7 @@ class Origin:
 
 
 def check_load(load: wire.Load) -> None:
-    """Numbers and options of a load. Raises InvalidArgument."""
+    """Numbers of a load. Raises InvalidArgument."""
     if load.version is not None and not 1 <= load.version < 1 << 31:
         raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
     if load.threads is not None and not 1 <= load.threads <= 1024:

@@ -100,6 +100,7 @@ class Load(Message, tag="load"):
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
     precision: str | None = None  # fp32 or bf16: how an engine computes in float32
     concurrency: int | None = None  # workers that run the name at once, at most
+    note: str = ""  # what the client has to say of it: what was tuned, or why that was not used
 
 
 class Verify(Message, tag="verify"):
