@@ -60,7 +60,7 @@ def test_calls_count_as_use(small: teal.Host) -> None:
 
 
 def test_what_waits_for_a_parked_one_is_answered_in_full(small: teal.Host) -> None:
-    """Many at once, from threads, futures and chains of events, in all directions: nothing is lost, nothing mixed up."""
+    """Many at once, in all directions: nothing is lost, nothing mixed up."""
     models = [small.load(f"m{k}", HEAVY) for k in range(4)]
     futures = [(k, models[k % 4].submit(np.int64(k))) for k in range(40)]
     for k, future in futures:

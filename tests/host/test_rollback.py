@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import OnnxModel
 
 import teal
-from tests.conftest import OnnxModel
 
 FIRST, SECOND = "toy_kernels:first", "toy_kernels:second"
 

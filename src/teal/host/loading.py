@@ -91,8 +91,8 @@ class Loading:
             if number is None or number not in name.kept:
                 wanted = "an earlier version" if number is None else f"version {number}"
                 raise NotFound(
-                    f"{wanted} of {back.name!r}: kept are {sorted(name.kept)}, loaded {sorted(name.versions)}; a pool keeps "
-                    f"{pool.settings.keep} replaced (keep=)"
+                    f"{wanted} of {back.name!r}: kept are {sorted(name.kept)}, loaded {sorted(name.versions)}; a pool "
+                    f"keeps {pool.settings.keep} replaced (keep=)"
                 )
             await self._bring_back(pool, name, name.kept[number], back.timeout, until)
             return self._names.describe(back.name, name.versions[number])

@@ -38,9 +38,8 @@ class Name:
     stays: bool = False  # somebody loaded it to stay
     holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
 
-
     def keep(self, replaced: Version, most: int) -> None:
-        """A version that is about to leave can come back, from a descriptor of its own; the oldest beyond ``most`` go."""
+        """A version that is about to leave can come back, by a descriptor of its own; the oldest beyond ``most`` go."""
         if most > 0:
             fd = None if replaced.file_fd is None else os.dup(replaced.file_fd)
             self.kept[replaced.number] = dataclasses.replace(replaced, file_fd=fd)

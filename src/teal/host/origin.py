@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from teal import _core
-from teal.errors import InvalidArgument, NotFound
+from teal.errors import InvalidArgument
 from teal.host import engines, wire
 from teal.host import repository as files
 from teal.kernel.builtin import builtin
@@ -50,7 +50,7 @@ def check_load(load: wire.Load) -> None:
 def find_origin(
     load: wire.Load, datagram: wire.Datagram, *, owner: bool, repository: Path | None, model_bytes: int
 ) -> Origin:
-    """Raises InvalidArgument, NotFound."""
+    """Raises InvalidArgument, NotFound (no such builtin, nothing in the repository)."""
     if load.source is None:
         return _from_repository(load, repository, model_bytes)
     kind = load.kernel or files.kernel_kind(load.source)

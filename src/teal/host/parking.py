@@ -94,8 +94,8 @@ class Parking:
             if not left:
                 raise QuotaExceeded(
                     f"{name!r} needs {need} bytes, and the models of pool {self._pool.name!r} have "
-                    f"{self.used() - counted} of its budget of {self._budget} (memory=) with nothing left to park; unload "
-                    "some, or raise the budget"
+                    f"{self.used() - counted} of its budget of {self._budget} (memory=) with nothing left to park; "
+                    "unload some, or raise the budget"
                 )
             await self._park(left.pop())
 
@@ -158,6 +158,6 @@ class Parking:
 
 
 def _may_park(version: Version) -> bool:
-    """Builtins have nothing to give back; a device model's callers talk to the device past the workers; a kernel that is
-    not pure may have a state that would be lost."""
+    """Builtins have nothing to give back; a device model's callers talk to the device past the workers; a kernel that
+    is not pure may have a state that would be lost."""
     return not version.parked and version.memory > 0 and version.order.device is None and version.pure

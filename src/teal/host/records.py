@@ -84,8 +84,8 @@ class ModelInfo:
     engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
     threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
     each), or both. Nothing of the kind for kernels without an engine.
-    takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most, None:
-    any number."""
+    takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most,
+    None: any number."""
 
     name: str
     version: int
