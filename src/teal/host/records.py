@@ -200,7 +200,8 @@ class PoolStatistics:
     engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
     clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
     memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
-    versions that made room, and that came back."""
+    versions that made room, and that came back; spares, spares_used: workers that are ready to replace one, and that
+    did."""
 
     name: str
     workers: int
@@ -222,6 +223,8 @@ class PoolStatistics:
     memory_used: int = 0
     parkings: int = 0
     returns: int = 0
+    spares: int = 0
+    spares_used: int = 0
 
 
 @dataclass(frozen=True, slots=True)

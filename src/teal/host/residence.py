@@ -13,11 +13,14 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from teal.errors import DeadlineExceeded, PeerDied
 from teal.host import wire
 from teal.host.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from teal.host.spares import Spares
 
 log = logging.getLogger("teal.host")
 
@@ -32,6 +35,7 @@ class Workers(Protocol):
     name: str
     stopping: bool
     workers: list[WorkerProcess]
+    spares: Spares
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
@@ -77,6 +81,7 @@ class Residence:
                 raise PeerDied("worker", f"{deaths[0].how if deaths else 'died'} while it loaded {order.name!r}")
             if loaded:  # a worker that died of something else: its replacement loads the version before it is opened
                 self._resident.add(order.line)
+                self._pool.spares.load(order, fd)
                 return loaded[0]
         raise PeerDied("worker", f"all workers of pool {self._pool.name} died before they could load {order.name!r}")
 
@@ -117,6 +122,10 @@ class Residence:
                 raise PeerDied("worker", f"pool {self._pool.name} has none now; it is being restarted")
             await asyncio.sleep(0.005)
         return workers
+
+    def orders(self) -> list[tuple[wire.LoadKernel, int | None]]:
+        """What is resident now, with the files."""
+        return [(order.load, order.fd) for line, order in self._orders.items() if line in self._resident]
 
     async def load_all(self, worker: WorkerProcess) -> None:
         """In a new worker: everything that is to be resident, what is asked for meanwhile included. Raises PeerDied."""
@@ -160,3 +169,4 @@ class Residence:
         self._resident.discard(line)
         for worker in self._pool.workers:
             worker.drop_kernel(line, generation)
+        self._pool.spares.drop_kernel(line, generation)

@@ -241,6 +241,12 @@ class LoadKernel(Message, tag="load_kernel"):
     trusted: bool = False  # its owner is the host's: it may bring native code
 
 
+class Adopt(Message, tag="adopt"):
+    """A spare worker takes this place in the pool."""
+
+    index: int
+
+
 class Unbind(Message, tag="unbind"):
     """Bindings of the version go; a slot that calls it again gets a new one."""
 
@@ -272,7 +278,17 @@ class Quit(Message, tag="quit"):
 
 
 WorkerOrder = (
-    AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | GiveSpill | Open | Quit
+    AddSession
+    | AddRegion
+    | DropRegion
+    | DropSession
+    | LoadKernel
+    | Unbind
+    | DropKernel
+    | GiveSpill
+    | Open
+    | Adopt
+    | Quit
 )
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
