@@ -110,8 +110,8 @@ class Host:
     so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
     models compute each row by itself, or this makes them wrong.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, memory, keep, spares, batch, delay, and a client's bytes, in_flight and slots; what a pool does
-    not say is as above. Each has workers, memory and sessions of its own.
+    idle, threads, cores, memory, keep, spares, batch, delay, and a client's bytes, in_flight and slots; what a pool
+    does not say is as above. Each has workers, memory and sessions of its own.
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.

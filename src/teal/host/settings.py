@@ -30,10 +30,11 @@ SETTINGS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores: pinned
-    to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take (None: as many
-    as there are); keep: replaced versions of a name that can come back; spares: workers that are ready to
-    replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest wait of the first of them."""
+    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores:
+    pinned to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take
+    (None: as many as there are); keep: replaced versions of a name that can come back; spares: workers that are
+    ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
+    wait of the first of them."""
 
     workers: int
     idle_ns: int
