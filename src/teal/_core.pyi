@@ -653,6 +653,19 @@ def measure_call(slot: Slot, n: int) -> list[int]:
     Nanoseconds of each of n identity calls on this slot, timed in the core.
     """
 
+class Timed:
+    """
+    Calls a callable and keeps how long it took inside, measured as a worker measures its kernels.
+    """
+
+    def __init__(self, callable: object) -> None: ...
+
+    def __call__(self) -> Any: ...
+
+    @property
+    def last_run_ns(self) -> int:
+        """Nanoseconds of the last call."""
+
 LINE_BYTES: int = 128
 
 LINE_ASKED: int = 0
@@ -683,19 +696,6 @@ def fence() -> None:
     """
     What this thread stored is visible, to other threads and to devices, before what it stores or reads from now on.
     """
-
-class Timed:
-    """
-    Calls a callable and keeps how long it took inside, measured as a worker measures its kernels.
-    """
-
-    def __init__(self, callable: object) -> None: ...
-
-    def __call__(self) -> Any: ...
-
-    @property
-    def last_run_ns(self) -> int:
-        """Nanoseconds of the last call."""
 
 class DeviceLine:
     """
