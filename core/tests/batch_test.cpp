@@ -127,8 +127,8 @@ void test_mixed() {
     const auto cancelled = rows_of(client, 1, 1, 7);
     const auto late = rows_of(client, 1, 1, 8);
     for (auto* slot : {narrow.get(), wide.get(), narrow_too.get(), wide_too.get(), huge.get(), nothing.get(), cancelled.get()}) send(client, *slot);
+    scene.taken(7);
     send(client, *late, 0, now_ns() + 1'000'000);
-    scene.taken(8);
     client.session->cancel(*cancelled, State::cancelled, Reason::client_cancelled);
     until([] { static const std::uint64_t end = now_ns() + 2'000'000; return now_ns() > end; });
     scene.open_gate = true;
