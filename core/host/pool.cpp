@@ -7,6 +7,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
+#include "host/words.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
@@ -15,25 +16,7 @@ namespace {
 constexpr std::uint64_t pool_offset = page_bytes;
 // Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
 constexpr unsigned longest_turn = 16;
-constexpr unsigned longest_look = 64;  // blocked records looked at in one drain(), of which as many as above go on
 constexpr std::uint32_t shortest_run_ns = 200;  // in virtual time: what handing out a request costs anyway
-
-// Words that are written under the role and read by others at any time.
-template <class T>
-T peek_at(const T& word) noexcept { return __atomic_load_n(&word, __ATOMIC_RELAXED); }
-template <class T>
-void poke(T& word, T value) noexcept { __atomic_store_n(&word, value, __ATOMIC_RELAXED); }
-
-State state_of_record(const Record& record) noexcept {
-    // SYNC: acquire pairs with the release of whoever moved the record to this state.
-    return static_cast<State>(record.state.load(std::memory_order_acquire) & 0xff);
-}
-
-void store_state(Record& record, State state) noexcept {
-    const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
-    // SYNC: release pairs with the acquire in state_of_record(): the record's fields are complete.
-    record.state.store(low_half(generation, state), std::memory_order_release);
-}
 
 }  // namespace
 
@@ -126,118 +109,6 @@ void Pool::sift_down(std::uint32_t at, std::uint32_t size) noexcept {
         std::swap(heap[at], heap[best]);
         at = best;
     }
-}
-
-void Pool::prune() noexcept {
-    std::uint32_t* heap = memory_->heap;
-    const std::uint32_t size = memory_->header.heap_size;
-    std::uint32_t kept = 0;
-    for (std::uint32_t i = 0; i < size; ++i) {
-        const std::uint32_t index = heap[i];
-        if (state_of_record(memory_->records[index]) == State::queued) heap[kept++] = index;
-        else give_back({&index, 1});
-    }
-    poke(memory_->header.heap_size, kept);
-    for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
-    std::uint32_t* blocked = memory_->blocked;
-    std::uint32_t still = 0;
-    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
-        const std::uint32_t index = blocked[i];
-        if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);
-        else give_back({&index, 1});
-    }
-    poke(memory_->header.blocked_size, still);
-}
-
-namespace {
-
-// The client's words about what a request waits for, copied once and checked.
-bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept {
-    std::memcpy(&copy, &map.afters()[entry.slot], sizeof copy);
-    if (copy.count == 0 || copy.count > max_after) return false;
-    for (std::uint32_t i = 0; i < copy.count; ++i)
-        if (copy.on[i].slot >= slots || copy.on[i].slot == entry.slot) return false;
-    return true;
-}
-
-enum class Came { not_yet, well, badly, in_vain };
-
-// Have all the ends come? Badly: at least one did otherwise than done; `which` says whose. In vain: the client has ended the request
-// that waits.
-Came came(const SessionMap& map, const RequestEntry& entry, const AfterLine& after, std::uint32_t& which) noexcept {
-    if (entry.slot < map.layout.slots && is_past(map.lines()[entry.slot].word.load(std::memory_order_relaxed), entry.generation)) return Came::in_vain;
-    Came found = Came::well;
-    const std::uint32_t count = after.count <= max_after ? after.count : max_after;  // may be read without the role: a torn copy leads nowhere
-    for (std::uint32_t i = 0; i < count; ++i) {
-        if (after.on[i].slot >= map.layout.slots) return Came::not_yet;
-        // SYNC: acquire pairs with end_request() and ClientSession::signal(): what was written before is seen by the kernel that runs next.
-        const std::uint64_t word = map.lines()[after.on[i].slot].word.load(std::memory_order_acquire);
-        if (!is_past(word, after.on[i].generation)) {
-            if (found != Came::badly) found = Came::not_yet;
-        } else if (has_ended(word, after.on[i].generation) && state_of(word) != State::done) {
-            found = Came::badly;
-            which = after.on[i].slot;
-        }
-    }
-    return found;
-}
-
-SessionMap* map_of(std::span<SessionMap* const> live, const Record& record) noexcept {
-    for (SessionMap* map : live)
-        if (map->index == record.session && map->epoch == record.epoch) return map;
-    return nullptr;
-}
-
-}  // namespace
-
-void Pool::block(std::uint32_t index) noexcept {
-    poke(memory_->blocked[memory_->header.blocked_size], index);
-    poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
-}
-
-void Pool::unblock(std::span<SessionMap* const> live) noexcept {
-    std::uint32_t* blocked = memory_->blocked;
-    PoolHeader& header = memory_->header;
-    std::uint32_t i = header.next_blocked;
-    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && header.blocked_size > 0; ++looked) {
-        if (i >= header.blocked_size) i = 0;
-        header.next_blocked = i;
-        const std::uint32_t index = blocked[i];
-        Record& record = memory_->records[index];
-        SessionMap* map = map_of(live, record);
-        const bool waits = state_of_record(record) == State::queued;
-        std::uint32_t which = 0;
-        const Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
-        if (found == Came::not_yet) {
-            ++i;
-            continue;
-        }
-        if (waits && found != Came::well) {
-            // The client first, as in pick().
-            if (found == Came::badly) end_queued(index, map, State::cancelled, Reason::dependency, which);
-            else end_queued(index, map, State::cancelled, Reason::client_cancelled);
-            end_record(index, State::cancelled);
-        }
-        // The order among them is the run queue's business.
-        poke(blocked[i], blocked[header.blocked_size - 1]);
-        poke(header.blocked_size, header.blocked_size - 1);
-        ++moved;
-        if (found == Came::well) heap_push(index);
-        else give_back({&index, 1});
-    }
-    header.next_blocked = i;
-}
-
-bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
-    const std::uint32_t size = peek_at(memory_->header.blocked_size);
-    for (std::uint32_t i = 0; i < size && i < record_count; ++i) {
-        const std::uint32_t index = peek_at(memory_->blocked[i]);
-        if (index >= record_count) continue;
-        std::uint32_t which = 0;
-        const SessionMap* map = map_of(live, memory_->records[index]);
-        if (map != nullptr && came(*map, memory_->records[index].entry, memory_->afters[index], which) != Came::not_yet) return true;
-    }
-    return false;
 }
 
 std::uint32_t Pool::take_free() noexcept {
@@ -462,50 +333,6 @@ void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
         header.free_head = index + 1;
         header.active.store(header.active.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
     }
-}
-
-void Pool::repair() noexcept {
-    ++memory_->header.repairs;
-    rebuild();
-}
-
-// Everything that follows from the records' words: run queue, free list, counts.
-void Pool::rebuild() noexcept {
-    PoolHeader& header = memory_->header;
-    poke(header.heap_size, 0U);
-    poke(header.blocked_size, 0U);
-    header.free_head = 0;
-    std::uint32_t active = 0;
-    for (SessionLine& line : memory_->sessions) poke(line.in_flight, 0U);
-    for (VersionLine& version : memory_->versions) poke(version.in_flight, 0U);
-    for (std::uint32_t i = record_count; i-- > 0;) {
-        Record& record = memory_->records[i];
-        const State state = state_of_record(record);
-        const bool forgotten = is_terminal(state) && record.worker == nobody;  // ended while it waited in the run queue
-        if (state == State::free || forgotten) {
-            if (forgotten) store_state(record, State::free);
-            record.next_free = header.free_head;
-            header.free_head = i + 1;
-            continue;
-        }
-        ++active;
-        if (record.sequence >= header.next_sequence) header.next_sequence = record.sequence + 1;
-        VersionLine& version = memory_->versions[record.version_line];
-        poke(version.in_flight, version.in_flight + 1);
-        SessionLine& line = memory_->sessions[record.session];
-        if (line.epoch == record.epoch) {
-            poke(line.in_flight, line.in_flight + 1);
-            // Its holder died between making the record and retiring the entry.
-            if (record.ring_position == line.head) poke(line.head, line.head + 1);
-        }
-        if (state == State::queued) {
-            record.worker = nobody;  // its holder died between choosing it and saying so
-            // The one that had been unblocked is so again at the next look.
-            if ((record.entry.flags & entry_after) != 0) block(i);
-            else heap_push(i);
-        }
-    }
-    header.active.store(active, std::memory_order_relaxed);
 }
 
 bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {

@@ -229,6 +229,8 @@ private:
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
     void rebuild() noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
+    // blocked.cpp
+    static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
     void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;

@@ -1,5 +1,5 @@
-"""core/host/pool.cpp under the role, statement by statement, as a model: drain, admit, pick, give_back, repair and
-their callers.
+"""core/host/pool.cpp and repair.cpp under the role, statement by statement, as a model: drain, admit, pick, give_back,
+repair and their callers.
 
 Theory of operation: whoever holds the role may die between any two statements, and the next one repairs. Everything
 the role protects is sequentially consistent here, because the role's mutex is all that hands it over. What a

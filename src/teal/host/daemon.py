@@ -22,9 +22,10 @@ from teal._version import __version__
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded, VersionMismatch
 from teal.host import callers, records, wire
 from teal.host import repository as files
-from teal.host.catalog import Catalog, User
+from teal.host.catalog import Catalog
 from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
+from teal.host.names import User
 from teal.host.pool import Pool
 from teal.host.session import Session
 from teal.host.settings import PoolSettings
@@ -114,14 +115,14 @@ class Daemon:
                 await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
             case wire.Lookup(name, number):
-                described = self.catalog.describe(name, self.catalog.version(name, number))
+                described = self.catalog.names.describe(name, self.catalog.names.version(name, number))
                 await self._hold(client, body)
                 return described, ()
             case wire.Release(name):
                 await self.catalog.release(files.check_name(name), client)
                 return None, ()
             case wire.ListModels():
-                return self.catalog.describe_all(), ()
+                return self.catalog.names.describe_all(), ()
             case wire.Verify():
                 return await self.catalog.verify(body), ()
             case wire.Statistics():
@@ -159,7 +160,7 @@ class Daemon:
         return {"version": __version__, "pid": os.getpid(), "address": self.address}
 
     def _open_session(self, client: Client, pool_name: str) -> Answer:
-        pool = self.catalog.pool(pool_name)
+        pool = self.catalog.names.pool(pool_name)
         if pool_name in client.sessions:
             raise InvalidArgument(f"this connection has a session with pool {pool_name!r} already")
         session = pool.open_session()
@@ -176,7 +177,7 @@ class Daemon:
         return body, (session.fd,)
 
     def _open_bpf_session(self, client: Client, pool_name: str, slots: int, datagram: wire.Datagram) -> Any:
-        pool = self.catalog.pool(pool_name)
+        pool = self.catalog.names.pool(pool_name)
         if len(client.bpf_sessions) >= _MOST_BPF_SESSIONS:
             raise QuotaExceeded(
                 f"one more BPF session: this client has {_MOST_BPF_SESSIONS}, the most it may have; close one"
@@ -236,7 +237,7 @@ class Daemon:
             "queued": sum(pool.sweeper.queued() for pool in pools),
             "active": sum(pool.sweeper.active() for pool in pools),
             "clients": clients,
-            "models": self.catalog.describe_all(),
+            "models": self.catalog.names.describe_all(),
             "pools": [pool.numbers() for pool in pools],
             "callers": {
                 records.place(pool.name, index): numbers for pool in pools for index, numbers in pool.callers().items()

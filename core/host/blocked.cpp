@@ -1,0 +1,107 @@
+// Pool: requests that wait for the ends of others, or for events (AfterLine).
+//
+// Theory of operation: a blocked record is queued as all are, but its index lies in `blocked` and not in the run queue. Whoever
+// holds the role looks at some of them in each drain(): those whose ends have come go to the run queue, those whose client ended them,
+// or that waited for what did not end well, are ended on the spot. Nothing is kept of how far a record has got: its ends are words in
+// the session, looked at anew each time, so a death loses nothing (repair() puts such records back in here).
+#include <cstring>
+
+#include "host/pool.hpp"
+#include "host/words.hpp"
+
+namespace teal {
+namespace {
+
+constexpr unsigned longest_look = 64;   // blocked records looked at in one drain()
+constexpr unsigned longest_turn = 16;   // of which so many go on
+
+enum class Came { not_yet, well, badly, in_vain };
+
+// Have all the ends come? Badly: at least one did otherwise than done; `which` says whose. In vain: the client has ended the request
+// that waits.
+Came came(const SessionMap& map, const RequestEntry& entry, const AfterLine& after, std::uint32_t& which) noexcept {
+    if (entry.slot < map.layout.slots && is_past(map.lines()[entry.slot].word.load(std::memory_order_relaxed), entry.generation)) return Came::in_vain;
+    Came found = Came::well;
+    const std::uint32_t count = after.count <= max_after ? after.count : max_after;  // may be read without the role: a torn copy leads nowhere
+    for (std::uint32_t i = 0; i < count; ++i) {
+        if (after.on[i].slot >= map.layout.slots) return Came::not_yet;
+        // SYNC: acquire pairs with end_request() and ClientSession::signal(): what was written before is seen by the kernel that runs next.
+        const std::uint64_t word = map.lines()[after.on[i].slot].word.load(std::memory_order_acquire);
+        if (!is_past(word, after.on[i].generation)) {
+            if (found != Came::badly) found = Came::not_yet;
+        } else if (has_ended(word, after.on[i].generation) && state_of(word) != State::done) {
+            found = Came::badly;
+            which = after.on[i].slot;
+        }
+    }
+    return found;
+}
+
+SessionMap* map_of(std::span<SessionMap* const> live, const Record& record) noexcept {
+    for (SessionMap* map : live)
+        if (map->index == record.session && map->epoch == record.epoch) return map;
+    return nullptr;
+}
+
+}  // namespace
+
+// The client's words about what a request waits for, copied once and checked.
+bool Pool::read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept {
+    std::memcpy(&copy, &map.afters()[entry.slot], sizeof copy);
+    if (copy.count == 0 || copy.count > max_after) return false;
+    for (std::uint32_t i = 0; i < copy.count; ++i)
+        if (copy.on[i].slot >= slots || copy.on[i].slot == entry.slot) return false;
+    return true;
+}
+
+void Pool::block(std::uint32_t index) noexcept {
+    poke(memory_->blocked[memory_->header.blocked_size], index);
+    poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
+}
+
+void Pool::unblock(std::span<SessionMap* const> live) noexcept {
+    std::uint32_t* blocked = memory_->blocked;
+    PoolHeader& header = memory_->header;
+    std::uint32_t i = header.next_blocked;
+    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && header.blocked_size > 0; ++looked) {
+        if (i >= header.blocked_size) i = 0;
+        header.next_blocked = i;
+        const std::uint32_t index = blocked[i];
+        Record& record = memory_->records[index];
+        SessionMap* map = map_of(live, record);
+        const bool waits = state_of_record(record) == State::queued;
+        std::uint32_t which = 0;
+        const Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
+        if (found == Came::not_yet) {
+            ++i;
+            continue;
+        }
+        if (waits && found != Came::well) {
+            // The client first, as in pick().
+            if (found == Came::badly) end_queued(index, map, State::cancelled, Reason::dependency, which);
+            else end_queued(index, map, State::cancelled, Reason::client_cancelled);
+            end_record(index, State::cancelled);
+        }
+        // The order among them is the run queue's business.
+        poke(blocked[i], blocked[header.blocked_size - 1]);
+        poke(header.blocked_size, header.blocked_size - 1);
+        ++moved;
+        if (found == Came::well) heap_push(index);
+        else give_back({&index, 1});
+    }
+    header.next_blocked = i;
+}
+
+bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
+    const std::uint32_t size = peek_at(memory_->header.blocked_size);
+    for (std::uint32_t i = 0; i < size && i < record_count; ++i) {
+        const std::uint32_t index = peek_at(memory_->blocked[i]);
+        if (index >= record_count) continue;
+        std::uint32_t which = 0;
+        const SessionMap* map = map_of(live, memory_->records[index]);
+        if (map != nullptr && came(*map, memory_->records[index].entry, memory_->afters[index], which) != Came::not_yet) return true;
+    }
+    return false;
+}
+
+}  // namespace teal

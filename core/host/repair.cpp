@@ -1,0 +1,72 @@
+// Pool: what follows from the records' words, derived anew after a death under the role, and what ended while it waited.
+#include "host/pool.hpp"
+#include "host/words.hpp"
+
+namespace teal {
+
+void Pool::repair() noexcept {
+    ++memory_->header.repairs;
+    rebuild();
+}
+
+// Everything that follows from the records' words: run queue, free list, counts.
+void Pool::rebuild() noexcept {
+    PoolHeader& header = memory_->header;
+    poke(header.heap_size, 0U);
+    poke(header.blocked_size, 0U);
+    header.free_head = 0;
+    std::uint32_t active = 0;
+    for (SessionLine& line : memory_->sessions) poke(line.in_flight, 0U);
+    for (VersionLine& version : memory_->versions) poke(version.in_flight, 0U);
+    for (std::uint32_t i = record_count; i-- > 0;) {
+        Record& record = memory_->records[i];
+        const State state = state_of_record(record);
+        const bool forgotten = is_terminal(state) && record.worker == nobody;  // ended while it waited in the run queue
+        if (state == State::free || forgotten) {
+            if (forgotten) store_state(record, State::free);
+            record.next_free = header.free_head;
+            header.free_head = i + 1;
+            continue;
+        }
+        ++active;
+        if (record.sequence >= header.next_sequence) header.next_sequence = record.sequence + 1;
+        VersionLine& version = memory_->versions[record.version_line];
+        poke(version.in_flight, version.in_flight + 1);
+        SessionLine& line = memory_->sessions[record.session];
+        if (line.epoch == record.epoch) {
+            poke(line.in_flight, line.in_flight + 1);
+            // Its holder died between making the record and retiring the entry.
+            if (record.ring_position == line.head) poke(line.head, line.head + 1);
+        }
+        if (state == State::queued) {
+            record.worker = nobody;  // its holder died between choosing it and saying so
+            // The one that had been unblocked is so again at the next look.
+            if ((record.entry.flags & entry_after) != 0) block(i);
+            else heap_push(i);
+        }
+    }
+    header.active.store(active, std::memory_order_relaxed);
+}
+
+void Pool::prune() noexcept {
+    std::uint32_t* heap = memory_->heap;
+    const std::uint32_t size = memory_->header.heap_size;
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < size; ++i) {
+        const std::uint32_t index = heap[i];
+        if (state_of_record(memory_->records[index]) == State::queued) heap[kept++] = index;
+        else give_back({&index, 1});
+    }
+    poke(memory_->header.heap_size, kept);
+    for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
+    std::uint32_t* blocked = memory_->blocked;
+    std::uint32_t still = 0;
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
+        const std::uint32_t index = blocked[i];
+        if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);
+        else give_back({&index, 1});
+    }
+    poke(memory_->header.blocked_size, still);
+}
+
+}  // namespace teal

@@ -1,0 +1,153 @@
+"""The names of a host: which model stands where, by what number, in which pool.
+
+Theory of operation: a name has an index for as long as the host lives (handles of clients hold it), and versions that
+come and go, all in one pool; while it has none it may be loaded into another pool. A name that never had a version
+gives its index back, so that loads which fail do not use names up. Nothing here waits: everything is on the daemon's
+loop, and what takes time is the business of loading.py and catalog.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from teal.errors import InvalidArgument, NotFound
+from teal.host import engines
+from teal.host import repository as files
+from teal.host.pool import Pool, Version
+from teal.host.settings import DEFAULT_POOL
+
+
+@dataclass(slots=True, eq=False)
+class Name:
+    """A model name, unique on the host: its versions by number, all in one pool."""
+
+    index: int
+    pool: str
+    versions: dict[int, Version] = field(default_factory=dict)
+    current: int | None = None
+    last: int = 0
+    leaving: set[asyncio.Task[None]] = field(default_factory=set)  # versions that were replaced, on their way out
+    waiting: int = 0  # loads that hold or want the lock
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    kept: bool = False  # somebody loaded it to stay
+    holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks. owner: the host's own user, or root, who may do anything."""
+
+    uid: int
+    owner: bool
+
+    def check_may_change(self, name: str, versions: list[Version]) -> None:
+        """Raises InvalidArgument when one of these is somebody else's."""
+        for version in versions:
+            if not self.owner and version.uid != self.uid:
+                raise InvalidArgument(
+                    f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
+                    "unload it"
+                )
+
+
+class Names:
+    """All methods run on the daemon's loop."""
+
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
+        self.known: dict[str, Name] = {}
+        self._pools = pools
+        self._free_indices: list[int] = []
+        self._next_index = 0
+
+    def pool(self, name: str) -> Pool:
+        """Raises NotFound."""
+        if name not in self._pools:
+            raise NotFound(f"pool {name[:80]!r}; this host has {sorted(self._pools)}")
+        return self._pools[name]
+
+    def pool_for(self, name: str, wanted: str | None) -> Pool:
+        """Where a load goes that wants this pool, or does not say. Raises NotFound."""
+        known = self.known.get(name)
+        return self.pool(wanted if wanted is not None else DEFAULT_POOL if known is None else known.pool)
+
+    def loaded(self) -> int:
+        """Versions, of all names."""
+        return sum(len(known.versions) for known in self.known.values())
+
+    def version(self, name: str, number: int | None) -> Version:
+        """A loaded version, the current one without a number. Raises NotFound."""
+        files.check_name(name)
+        known = self.known.get(name)
+        if known is None or not known.versions:
+            loaded = sorted(n for n, k in self.known.items() if k.versions)
+            more = f" and {len(loaded) - 20} more" if len(loaded) > 20 else ""
+            raise NotFound(f"model {name!r} is not loaded; loaded are {loaded[:20]}{more}")
+        chosen = known.current if number is None else number
+        if chosen is None or chosen not in known.versions:
+            raise NotFound(f"model {name!r} has no version {chosen}; loaded are {sorted(known.versions)}")
+        return known.versions[chosen]
+
+    def take(self, key: str, pool: Pool) -> Name:
+        """The name, made if it is new, for a load into this pool. Raises InvalidArgument when it is in another."""
+        name = self.known.get(key)
+        if name is None:
+            if self._free_indices:
+                index = min(self._free_indices)
+                self._free_indices.remove(index)
+            else:
+                index = self._next_index
+                self._next_index += 1
+            name = self.known[key] = Name(index, pool.name)
+        if name.pool != pool.name:
+            if name.versions or name.waiting > 0:
+                raise InvalidArgument(
+                    f"{key!r} is in pool {name.pool!r}, and a name is in one pool at a time; unload it there "
+                    "first, or take another name",
+                    path="$.pool",
+                )
+            name.pool = pool.name  # handles that were made before find nothing loaded in theirs
+        pool.names = max(pool.names, name.index + 1)
+        return name
+
+    def forget_unused(self, key: str, name: Name) -> None:
+        if name.last == 0 and not name.versions and name.waiting == 0:
+            del self.known[key]
+            self._free_indices.append(name.index)
+
+    def describe(self, name: str, version: Version) -> dict[str, Any]:
+        known = self.known[name]
+        return {
+            "name": name,
+            "version": version.number,
+            "index": known.index,
+            "line": version.line,
+            "pool": known.pool,
+            "kernel": version.order.kernel,
+            "source": version.order.source,
+            "current": known.current == version.number,
+            "pinned": version.pinned,
+            "pure": version.pure,
+            "idempotent": version.idempotent,
+            "bytes": version.nbytes,
+            "digest": version.digest,
+            "seconds": version.seconds,
+            "uid": version.uid,
+            "device": version.order.device,
+            "path": version.order.path if version.order.kernel == "systems" and version.order.device else None,
+            "batches": version.batches,
+            "losses": len(version.losses),
+            "note": version.note,
+            "engine": version.engine,
+            "precision": version.precision,
+            "weights": version.weights,
+            "threads": engines.threads_of(version.order),
+            "idle_ns": version.idle_ns,
+            "inputs": version.inputs,
+            "outputs": version.outputs,
+        }
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        return [self.describe(name, v) for name, n in self.known.items() for v in n.versions.values()]

@@ -1,0 +1,110 @@
+"""Where a version comes from: a file that the client sent or the repository has, a function, or something built in.
+
+Theory of operation: what a client asks for is checked here before anything is done for it, by the same rules whoever it
+is; what only the host's owner may load (a function runs any code as the host's user) is refused here too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from teal.errors import InvalidArgument, NotFound
+from teal.host import engines, wire
+from teal.host import repository as files
+from teal.kernel.builtin import BUILTINS
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a version comes from; ``fd`` is its file and ``weights`` the one beside it, ours to close."""
+
+    source: str
+    kind: str
+    fd: int | None = None
+    version: int | None = None
+    weights: int | None = None
+
+    def close(self) -> None:
+        for fd in (self.fd, self.weights):
+            if fd is not None:
+                os.close(fd)
+
+
+def check_load(load: wire.Load) -> None:
+    """Numbers of a load. Raises InvalidArgument."""
+    if load.version is not None and not 1 <= load.version < 1 << 31:
+        raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
+    if load.threads is not None and not 1 <= load.threads <= 1024:
+        raise InvalidArgument(f"{load.threads}, expected 1 to 1024", path="$.threads")
+    if load.idle_ns is not None and not 0 <= load.idle_ns <= 3600 * 10**9:
+        raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
+    if not 0 < load.timeout <= 86_400:
+        raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
+
+
+def find_origin(
+    load: wire.Load, datagram: wire.Datagram, *, owner: bool, repository: Path | None, model_bytes: int
+) -> Origin:
+    """Raises InvalidArgument, NotFound."""
+    if load.source is None:
+        return _from_repository(load, repository, model_bytes)
+    kind = load.kernel or files.kernel_kind(load.source)
+    engines.check(load, kind)
+    if kind == "builtin":
+        name = load.source.removeprefix("builtin:")
+        if name not in BUILTINS:
+            raise NotFound(f"builtin kernel {name[:80]!r}; there are {sorted(BUILTINS)}")
+        return Origin(name, kind, None, load.version)
+    if kind == "function":
+        if not owner:
+            raise InvalidArgument(
+                "a function kernel runs any code as the host's user, so only that user may load one; "
+                "ask the host's owner to load it",
+                path="$.source",
+            )
+        return Origin(load.source, kind, None, load.version)
+    if kind not in files.FILE_KINDS.values():
+        raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
+    if repository is not None:
+        return _opened(repository, files.inside(repository, load.source), kind, model_bytes, load.version)
+    if not load.has_file:
+        raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
+    # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
+    source = load.source if owner else os.path.basename(load.source)
+    origin = Origin(source, kind, datagram.take_fd(), load.version)
+    try:
+        origin.weights = datagram.take_fd() if load.has_weights else None
+    except BaseException:
+        origin.close()
+        raise
+    return origin
+
+
+def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int) -> Origin:
+    if repository is None:
+        raise InvalidArgument(
+            "no source given, and this host has no model repository (teal serve --repository DIR)",
+            path="$.source",
+        )
+    path, found = files.find(repository, load.name, load.version)
+    number = load.version if load.version is not None else found
+    kind = load.kernel or files.FILE_KINDS[path.suffix]
+    if kind not in files.FILE_KINDS.values():
+        raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
+    engines.check(load, kind)
+    return _opened(repository, path, kind, model_bytes, number)
+
+
+def _opened(repository: Path, path: Path, kind: str, model_bytes: int, number: int | None) -> Origin:
+    """A file of the repository, and the one beside it which holds its weights."""
+    origin = Origin(str(path), kind, files.open_file(path, model_bytes), number)
+    beside = engines.weights_beside(str(path))
+    try:
+        if beside is not None and os.path.lexists(beside):
+            origin.weights = files.open_file(files.inside(repository, beside), model_bytes)
+    except BaseException:
+        origin.close()
+        raise
+    return origin
