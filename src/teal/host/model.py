@@ -362,6 +362,7 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "precision",
         "threads",
         "weights",
+        "snapshot",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

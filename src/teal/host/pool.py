@@ -173,6 +173,8 @@ class Pool:
     def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
+        elif isinstance(report, wire.Optimised):
+            self.residence.keep(report, [datagram.take_fd() for _ in report.parts[: wire.MAX_FDS]])
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -448,4 +450,5 @@ class Pool:
             if version.file_fd is not None:
                 os.close(version.file_fd)
         self.versions.clear()
+        self.residence.close()
         self.sweeper.stop()
