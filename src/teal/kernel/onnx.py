@@ -97,7 +97,8 @@ class OnnxKernel:
         """The session: from the snapshot that came with the load, or of the file, which makes one if it is wanted."""
         if source.precision == "bf16":
             raise InvalidArgument(
-                "bf16: onnxruntime does not compute in it; leave precision= out, or take kernel='openvino'",
+                f"{source.precision}: onnxruntime does not compute in it; leave precision= out, or take "
+                "kernel='openvino'",
                 path="$.precision",
             )
         kept, self.note = usable(self.engine, source)

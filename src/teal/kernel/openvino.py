@@ -247,7 +247,7 @@ def _device(core: Any, source: Source) -> str:
     known = list(core.available_devices)
     if name.partition(".")[0] in ("AUTO", "MULTI", "HETERO", "BATCH") or ":" in name or "," in name:
         raise InvalidArgument(f"{name[:80]!r}: one device runs a model; there are {known}", path="$.device")
-    if name not in known and name not in {each.partition(".")[0] for each in known}:
+    if name not in {*known, *(each.partition(".")[0] for each in known)}:
         raise NotFound(f"device {name[:80]!r}; OpenVINO sees {known}")
     if source.precision == "bf16" and "BF16" not in _abilities(core, name):
         raise InvalidArgument(f"bf16: {name} does not compute in it; leave precision= out", path="$.precision")
