@@ -240,7 +240,8 @@ class Loading:
             user.owner,
         )
         try:
-            loaded = await pool.residence.load(order, file.fd, load.timeout, until)
+            kept = self._names.snapshot_like(order, file.digest)
+            loaded = await pool.residence.load(order, file.fd, load.timeout, until, kept)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent

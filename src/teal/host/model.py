@@ -439,6 +439,7 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "parked",
         "takes_batches",
         "concurrency",
+        "snapshot",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

@@ -193,6 +193,8 @@ class Pool:
             self.parking.wanted(report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
+        elif isinstance(report, wire.Optimised):
+            self.residence.keep(report, [datagram.take_fd() for _ in report.parts[: wire.MAX_FDS]])
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -420,9 +422,9 @@ class Pool:
         await self.drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
-    async def drop_kernel(self, line: int, generation: int) -> None:
+    async def drop_kernel(self, line: int, generation: int, *, parked: bool = False) -> None:
         """No worker holds it any more."""
-        self.residence.forget(line, generation)
+        self.residence.forget(line, generation, parked=parked)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
     def set_idle(self) -> None:
@@ -520,4 +522,5 @@ class Pool:
             if version.file_fd is not None:
                 os.close(version.file_fd)
         self.versions.clear()
+        self.residence.close()
         self.sweeper.stop()

@@ -21,6 +21,7 @@ from teal.host.process import WorkerProcess, how_it_ended
 
 if TYPE_CHECKING:
     from teal.host.pool import Pool
+    from teal.host.residence import Order
 
 log = logging.getLogger("teal.host")
 
@@ -58,25 +59,22 @@ class Spares:
         with contextlib.suppress(PeerDied):
             await spare.until_ready()
             self._deaths = 0
-            for order, fd in self._pool.residence.orders():
-                self._load(spare, order, fd)
+            for order in self._pool.residence.resident():
+                self._load(spare, order)
 
-    def load(self, order: wire.LoadKernel, fd: int | None) -> None:
+    def load(self, order: Order) -> None:
         """A version became resident."""
         for spare in self._processes:
             if spare.ready and not spare.gone:
-                self._load(spare, order, fd)
+                self._load(spare, order)
 
-    def _load(self, spare: WorkerProcess, order: wire.LoadKernel, fd: int | None) -> None:
-        if order.kernel in ENGINES:
-            self._pool.spawn_task(self._loaded(spare, order, fd))
+    def _load(self, spare: WorkerProcess, order: Order) -> None:
+        if order.load.kernel in ENGINES:
+            self._pool.spawn_task(self._loaded(spare, order))
 
-    async def _loaded(self, spare: WorkerProcess, order: wire.LoadKernel, fd: int | None) -> None:
+    async def _loaded(self, spare: WorkerProcess, order: Order) -> None:
         with contextlib.suppress(PeerDied):
-            report = await spare.load(order, fd)
-            if report.error is not None:
-                log.error("pool %s: %s does not load in a spare worker: %s",
-                          self._pool.name, order.name, report.error.message)  # fmt: skip
+            await self._pool.residence.load_in_spare(spare, order)
 
     def drop_kernel(self, line: int, generation: int) -> None:
         """No spare is to hold it any more."""

@@ -239,6 +239,9 @@ class LoadKernel(Message, tag="load_kernel"):
     precision: str | None = None
     weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
     trusted: bool = False  # its owner is the host's: it may bring native code
+    wants_snapshot: bool = False  # an engine is to hand over the optimised form that it makes
+    snapshot_key: str = ""  # what the one that comes with this was made with
+    snapshot_parts: list[str] = []  # names of its parts, whose descriptors come behind the file's
 
 
 class Adopt(Message, tag="adopt"):
@@ -319,6 +322,15 @@ class Loaded(Message, tag="loaded"):
     memory: int = 0  # bytes by which the worker's own memory grew
 
 
+class Optimised(Message, tag="optimised"):
+    """An engine's optimised form of the version that is being loaded; sealed files of its parts come with it."""
+
+    line: int
+    generation: int
+    key: str
+    parts: list[str]
+
+
 class Bound(Message, tag="bound"):
     """Slots of a device model with up to ``batch`` items (a power of two) take this path from now on."""
 
@@ -365,7 +377,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

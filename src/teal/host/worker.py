@@ -30,7 +30,7 @@ from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import builtin
-from teal.kernel.protocol import Kernel, Source, load_kernel
+from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
@@ -49,7 +49,7 @@ class Control:
         self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, int | None]] = (
+        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, list[int]]] = (
             queue.SimpleQueue()
         )
         self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
@@ -101,10 +101,11 @@ class Control:
                 self.take_up(index)
                 return
             case wire.DropKernel():
-                self._kernel_orders.put((order, None))
+                self._kernel_orders.put((order, []))
                 return
             case wire.LoadKernel():
-                self._kernel_orders.put((order, datagram.take_fd() if order.has_file else None))
+                count = order.has_file + len(order.snapshot_parts)
+                self._kernel_orders.put((order, [datagram.take_fd() for _ in range(count)]))
                 return
             case wire.Quit() if self.worker is None:
                 self.opened.set()
@@ -141,13 +142,13 @@ class Control:
 
     def _load_loop(self) -> None:
         while True:
-            order, fd = self._kernel_orders.get()
+            order, fds = self._kernel_orders.get()
             if isinstance(order, wire.DropKernel):
                 self._drop(order)
             elif isinstance(order, wire.Dropped):
                 self._dispose(order)
             else:
-                self._load(order, fd)
+                self._load(order, fds)
 
     def _drop(self, order: wire.DropKernel) -> None:
         with self._taking_up:
@@ -156,17 +157,17 @@ class Control:
                 return
         self._dispose(wire.Dropped("kernel", order.line, order.generation))
 
-    def _load(self, order: wire.LoadKernel, fd: int | None) -> None:
+    def _load(self, order: wire.LoadKernel, fds: list[int]) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
         before = _own_bytes()
         try:
             self.report(wire.Loading(order.line, order.generation))
-            self._make(order, fd, report)
+            self._make(order, fds, report)
         except BaseException as error:
             report.error = wire.failure_of(error)
         finally:
-            if fd is not None:
+            for fd in fds:
                 os.close(fd)
         report.seconds = time.perf_counter() - start
         report.memory = max(0, _own_bytes() - before)
@@ -176,7 +177,8 @@ class Control:
             except TealError as error:  # a signature too long for one message
                 self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
 
-    def _make(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
+    def _make(self, order: wire.LoadKernel, fds: list[int], report: wire.Loaded) -> None:
+        fd = fds[0] if order.has_file else None
         if order.kernel == "builtin":
             name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
             self._worker.set_builtin(order.line, order.generation, name)
@@ -194,8 +196,13 @@ class Control:
             order.device,
             order.weights_bytes,
             order.trusted,
+            order.wants_snapshot,
+            Snapshot(order.snapshot_key, dict(zip(order.snapshot_parts, fds[order.has_file :], strict=True)))
+            if order.snapshot_parts
+            else None,
         )
         kernel = load_kernel(order.kernel, source)
+        self._hand_over(order, getattr(kernel, "snapshot", None))
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         # Of engines; other kernels do not have these.
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
@@ -204,6 +211,16 @@ class Control:
             self._kernels[order.line, order.generation] = kernel
             if self.worker is not None:
                 self.worker.set_kernel(order.line, order.generation, kernel, self._spill)
+
+    def _hand_over(self, order: wire.LoadKernel, snapshot: Snapshot | None) -> None:
+        """The optimised form that an engine made goes to the host, if it made one."""
+        if snapshot is None:
+            return
+        try:
+            report = wire.Optimised(order.line, order.generation, snapshot.key, list(snapshot.parts))
+            self.report(report, tuple(snapshot.parts.values()))
+        finally:
+            snapshot.close()
 
     def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if fd is None:
@@ -259,7 +276,7 @@ class Control:
             self._tell(wire.Wanted(index, epoch))
             return
         if what == "kernel":
-            self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
+            self._kernel_orders.put((dropped, []))  # freeing a model takes longer than requests should wait
             return
         if what in ("region", "session") and (residents := sys.modules.get("teal.kernel.residents")) is not None:
             residents.forget(index, epoch if what == "region" else None)

@@ -23,11 +23,12 @@ from typing import Any
 import torch
 
 from teal.errors import KernelFailed, NotFound
-from teal.kernel.protocol import Source
-from teal.kernel.sealed import one_line
+from teal.kernel.protocol import Snapshot, Source
+from teal.kernel.sealed import memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.torch_program import Program
 
 _PREFIX = "teal-compile-"
+_PART = "library"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,17 +63,29 @@ def _path(fd: int) -> str:
     return f"/proc/self/{steps}fd/{fd}"
 
 
-def library(source: Source, name: str, program: Program) -> Library:
-    """Compiles. Raises NotFound without a C++ compiler, KernelFailed."""
+def library(source: Source, name: str, program: Program, engine: str) -> tuple[Library, Snapshot | None, str]:
+    """The native code of a program, what to keep of it, and a note: from its snapshot, or compiled.
+
+    Raises NotFound without a C++ compiler, KernelFailed.
+    """
+    kept, note = usable(engine, source)
+    if kept is not None and _PART in kept.parts:
+        try:
+            return Library(os.dup(kept.parts[_PART]), program), None, ""
+        except KernelFailed as error:
+            note = f"its snapshot did not load, compiled anew: {error}"
     assert source.fd is not None
-    return Library(_compiled(source.fd, name, source.cores, source.shown), program)
+    fd = seal(_compiled(source.fd, name, source.cores, source.shown))
+    made = Library(fd, program)
+    snapshot = Snapshot(snapshot_key(engine, source), {_PART: os.dup(fd)}) if source.wants_snapshot else None
+    return made, snapshot, note
 
 
 def _compiled(fd: int, name: str, threads: int, shown: str) -> int:
     """A memory file with the library of a program. Raises NotFound without a C++ compiler, KernelFailed."""
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
         raise NotFound(f"{shown}: compile needs a C++ compiler, and there is none: apt-get install g++")
-    out = os.memfd_create("teal:compiled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    out = memory_file("compiled")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     try:
