@@ -141,6 +141,11 @@ def make_region(size: int, id: int, pages: str = 'best', spill: bool = False) ->
 def sealed_file(name: str, contents: bytes) -> int:
     """Descriptor of a read-only memfd that nobody can change any more."""
 
+def private_pages(start: int, end: int) -> int:
+    """
+    1: this process has written into its private mapping there; 0: it has not; -1: the kernel cannot tell.
+    """
+
 def available_memory() -> int:
     """Bytes that a reservation may take now."""
 
@@ -253,6 +258,11 @@ class Slot:
 
     def write(self, index: int, array: Any, /) -> None:
         """Copies an array into input `index`; counted."""
+
+    def fill(self, index: int, address: int, nbytes: int) -> None:
+        """
+        Copies packed memory of the planned dtype and shape into input `index`; counted. The caller keeps it meanwhile.
+        """
 
     def write_packed(self, index: int, packed: bytes, /) -> None: ...
 

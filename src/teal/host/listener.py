@@ -230,6 +230,8 @@ class Listener:
             return number is not None
         with_file = isinstance(envelope.body, wire.Load) and envelope.body.has_file
         expected = 1 if with_file or isinstance(envelope.body, wire.OpenBpfSession) else 0
+        if with_file and isinstance(envelope.body, wire.Load):
+            expected += min(max(envelope.body.sealed, 0), wire.MAX_SEALED)
         datagram.close(keep=expected)
         client.answering += 1
         self.task(self._answer(client, envelope, datagram))

@@ -67,8 +67,7 @@ class Loading:
                 name.waiting -= 1
                 self._names.forget_unused(load.name, name)
         finally:
-            if origin.fd is not None:
-                os.close(origin.fd)
+            origin.close_descriptors()
 
     async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
         """Takes the name's lock. Raises DeadlineExceeded."""
@@ -96,13 +95,16 @@ class Loading:
                 path="$.version",
             )
         user.check_may_change(load.name, list(name.versions.values()))
-        file = await self._sealed(load.name, origin.fd)
+        sealed: list[files.Sealed] = []
         try:
-            self._check_digest(load, origin, file)
-            version = await self._resident(pool, name, load, origin, user, number, file, until)
+            for fd in (origin.fd, *origin.sealed):
+                sealed.append(await self._sealed(load.name, fd))
+            self._check_digest(load, origin, sealed[0])
+            version = await self._resident(pool, name, load, origin, user, number, sealed, until)
         except BaseException:
-            if file.fd is not None:
-                os.close(file.fd)
+            for one in sealed:
+                if one.fd is not None:
+                    os.close(one.fd)
             raise
         replaced = None if name.current is None else name.versions.get(name.current)
         self._publish(pool, name, version)
@@ -138,9 +140,10 @@ class Loading:
         origin: Origin,
         user: User,
         number: int,
-        file: files.Sealed,
+        sealed: list[files.Sealed],
         until: float,
     ) -> Version:
+        file, weights = sealed[0], tuple(one.fd for one in sealed[1:] if one.fd is not None)
         flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
         line = pool.sweeper.open_version(name.index, number, flags, 0)
         order = wire.LoadKernel(
@@ -155,9 +158,11 @@ class Loading:
             load.device,
             load.path or "auto",
             load.idle_ns,
+            len(weights),
         )
         try:
-            loaded = await pool.residence.load(order, file.fd, load.timeout, until)
+            fds = () if file.fd is None else (file.fd, *weights)
+            loaded = await pool.residence.load(order, fds, load.timeout, until)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
@@ -176,7 +181,7 @@ class Loading:
             order=order,
             file_fd=file.fd,
             digest=file.digest,
-            nbytes=file.nbytes,
+            nbytes=sum(one.nbytes for one in sealed),
             inputs=loaded.inputs,
             outputs=loaded.outputs,
             pure=loaded.pure,
@@ -186,6 +191,7 @@ class Loading:
             uid=user.uid,
             idle_ns=load.idle_ns,
             note=loaded.note,
+            sealed=weights,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:

@@ -34,6 +34,7 @@ class Name:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     kept: bool = False  # somebody loaded it to stay
     holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
+    numbered: dict[int, set[Hashable]] = field(default_factory=dict)  # connections that hold one version, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class User:
                     f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
                     "unload it"
                 )
+
+    def files_of(self, version: Version) -> tuple[int, ...]:
+        """Descriptors of what it was loaded from. Raises InvalidArgument when it is somebody else's."""
+        self.check_may_change(version.name, [version])
+        return () if version.file_fd is None else (version.file_fd, *version.sealed)
 
 
 class Names:

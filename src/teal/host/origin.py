@@ -20,12 +20,17 @@ _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
 @dataclass(slots=True)
 class Origin:
-    """Where a version comes from; ``fd`` is its file, ours to close."""
+    """Where a version comes from; ``fd`` is its file, ``sealed`` weights in memory of their own, all ours to close."""
 
     source: str
     kind: str
     fd: int | None = None
     version: int | None = None
+    sealed: tuple[int, ...] = ()
+
+    def close_descriptors(self) -> None:
+        for fd in (*(() if self.fd is None else (self.fd,)), *self.sealed):
+            os.close(fd)
 
 
 def check_load(load: wire.Load) -> None:
@@ -49,6 +54,13 @@ def check_kind(load: wire.Load, kind: str) -> None:
             "a systems load has no options and runs in one thread; leave options= and threads= out",
             path="$.options",
         )
+    if load.sealed and kind != "torch":
+        raise InvalidArgument(
+            f"{load.sealed} sealed regions for a kernel of kind {kind}: only kernel='torch' takes its weights so",
+            path="$.sealed",
+        )
+    if not 0 <= load.sealed <= wire.MAX_SEALED:
+        raise InvalidArgument(f"{load.sealed}, expected 0 to {wire.MAX_SEALED}", path="$.sealed")
 
 
 def find_origin(
@@ -74,7 +86,7 @@ def find_origin(
         return Origin(load.source, kind, None, load.version)
     if kind not in files.FILE_KINDS.values():
         raise InvalidArgument(
-            f"kernel kind {kind[:80]!r}, expected onnx, systems, function or builtin", path="$.kernel"
+            f"kernel kind {kind[:80]!r}, expected onnx, torch, systems, function or builtin", path="$.kernel"
         )
     if repository is not None:
         path = files.inside(repository, load.source)
@@ -83,7 +95,8 @@ def find_origin(
         raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
     # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
     source = load.source if owner else os.path.basename(load.source)
-    return Origin(source, kind, datagram.take_fd(), load.version)
+    fd, count = datagram.take_fd(), min(max(load.sealed, 0), len(datagram.fds))
+    return Origin(source, kind, fd, load.version, tuple(datagram.take_fd() for _ in range(count)))
 
 
 def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int) -> Origin:

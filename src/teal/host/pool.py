@@ -56,8 +56,14 @@ class Version:
     uid: int  # who loaded it
     idle_ns: int | None = None
     note: str = ""  # what of the load could not be had
+    sealed: tuple[int, ...] = ()  # descriptors of weights that came in sealed memory of their own
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
+
+    def close_descriptors(self) -> None:
+        """Frees the host's hold on its file and weights; who still maps them keeps them."""
+        for fd in (*(() if self.file_fd is None else (self.file_fd,)), *self.sealed):
+            os.close(fd)
 
 
 class Pool:
@@ -383,8 +389,7 @@ class Pool:
         self.versions.pop(version.line, None)
         self.set_idle()
         await self._drop_kernel(version.line, version.generation)
-        if version.file_fd is not None:
-            os.close(version.file_fd)
+        version.close_descriptors()
         self.sweeper.free_version(version.line)
 
     def numbers(self) -> dict[str, Any]:
@@ -442,7 +447,6 @@ class Pool:
             session.leases.end()
             session.close_descriptors()
         for version in self.versions.values():
-            if version.file_fd is not None:
-                os.close(version.file_fd)
+            version.close_descriptors()
         self.versions.clear()
         self.sweeper.stop()

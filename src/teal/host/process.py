@@ -164,12 +164,11 @@ class WorkerProcess:
             self._socket.close()
             self._socket = None
 
-    async def load(self, order: wire.LoadKernel, fd: int | None) -> wire.Loaded:
+    async def load(self, order: wire.LoadKernel, fds: tuple[int, ...]) -> wire.Loaded:
         """The report of the one time this worker loads that version. Raises PeerDied."""
         key = (order.line, order.generation)
         task = self._loads.get(key)
         if task is None:
-            fds = () if fd is None else (fd,)
             task = self._loads[key] = self._loop.create_task(self.ask(order, ("kernel", *key), fds))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, though nobody may wait
         return await asyncio.shield(task)

@@ -17,7 +17,7 @@ from pathlib import Path
 from teal import _core
 from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 
-FILE_KINDS = {".onnx": "onnx", ".safetensors": "systems"}  # kernels that are read from a file of this suffix
+FILE_KINDS = {".onnx": "onnx", ".safetensors": "systems", ".pt2": "torch"}  # kernels that are read from a file of this suffix
 _CHUNK = 4 << 20
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -82,7 +82,7 @@ class Sealed:
 
 
 def seal(fd: int, name: str, limit: int) -> Sealed:
-    """Copies what ``fd`` shows. Whoever passed it may have lied about what it is, or change it while we read.
+    """Copies what ``fd`` shows, unless nobody can change it as it is: whoever passed it may do so while we read.
 
     Raises InvalidArgument for what is not a readable regular file of 1 to ``limit`` bytes, QuotaExceeded.
     """
@@ -96,6 +96,8 @@ def seal(fd: int, name: str, limit: int) -> Sealed:
         raise InvalidArgument(
             f"model file of {size} bytes, expected at most {limit} (Limits.model_bytes)", path="$.source"
         )
+    if _is_settled(fd, status):
+        return Sealed(os.dup(fd), digest_of(fd), size)
     if size > (available := _core.available_memory()):
         raise QuotaExceeded(f"model file of {size} bytes: only {available} bytes of memory are available")
     sealed = os.memfd_create(f"teal:{name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -141,6 +143,14 @@ def digest_of(fd: int) -> str:
 def is_sealed(fd: int) -> bool:
     """Can nobody change it any more, whoever holds it?"""
     return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+
+
+def _is_settled(fd: int, status: os.stat_result) -> bool:
+    """Sealed memory with all of its pages: to read a hole could fail for want of memory, and later than now."""
+    try:
+        return is_sealed(fd) and status.st_blocks * 512 >= status.st_size
+    except OSError:  # a file of another kind has no seals
+        return False
 
 
 def check_digest(wanted: str, found: str, what: str, path: str = "$.digest") -> None:

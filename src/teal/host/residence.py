@@ -39,7 +39,7 @@ class Workers(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Order:
     load: wire.LoadKernel
-    fd: int | None  # of its file; its version's
+    fds: tuple[int, ...]  # of its file and its sealed weights; its version's
     timeout: float
     key: tuple[int, int]
 
@@ -53,9 +53,11 @@ class Residence:
         self._killed: dict[int, int] = {}  # by line: workers that died while they loaded it
         self._resident: set[int] = set()  # lines that every worker held once
 
-    async def load(self, order: wire.LoadKernel, fd: int | None, timeout: float, until: float) -> wire.Loaded:
+    async def load(
+        self, order: wire.LoadKernel, fds: tuple[int, ...], timeout: float, until: float
+    ) -> wire.Loaded:
         """Loads a version in every worker, until that time of the loop at most. Raises what the first one says."""
-        mine = _Order(order, fd, timeout, (order.line, order.generation))
+        mine = _Order(order, fds, timeout, (order.line, order.generation))
         self._orders[order.line] = mine
         self._killed.pop(order.line, None)
         for _ in range(_DEADLY):
@@ -82,7 +84,7 @@ class Residence:
 
     async def _load_in(self, worker: WorkerProcess, order: _Order, until: float) -> wire.Loaded:
         async with asyncio.timeout_at(until):
-            return await worker.load(order.load, order.fd)
+            return await worker.load(order.load, order.fds)
 
     def _too_slow(self, order: _Order, workers: list[WorkerProcess]) -> DeadlineExceeded:
         name, took = order.load.name, f"{order.timeout:g} s"

@@ -23,6 +23,7 @@ from teal.errors import InvalidArgument, TealError, from_core
 PROTOCOL = 2
 MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
 MAX_FDS = 4
+MAX_SEALED = MAX_FDS - 1  # regions with weights that a load may bring beside its file
 LOAD_TIMEOUT = 120.0  # seconds a load may take unless its caller says otherwise
 _MAX_TEXT = 16_000  # characters of an error: it must fit its datagram whatever it quotes
 
@@ -97,6 +98,7 @@ class Load(Message, tag="load"):
     path: str | None = None  # cpu, apk, pl or auto
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
+    sealed: int = 0  # descriptors of sealed memory with weights, which come after the file's (docs/compile.md)
 
 
 class Verify(Message, tag="verify"):
@@ -115,12 +117,14 @@ class Lookup(Message, tag="lookup"):
     version: int | None = None
     hold: bool = False  # as in Load; what was loaded without it stays in any case
     keep: bool = False  # from now on it stays, whoever holds it
+    files: bool = False  # with the descriptors of its file and of its sealed weights
 
 
 class Release(Message, tag="release"):
-    """This connection holds the model no more."""
+    """This connection holds the model no more, or the version that it had asked for by its number."""
 
     name: str
+    version: int | None = None
 
 
 class ListModels(Message, tag="list_models"):
@@ -223,6 +227,7 @@ class LoadKernel(Message, tag="load_kernel"):
     device: str | None = None
     path: str = "auto"
     idle_ns: int | None = None  # of a resident device kernel
+    sealed: int = 0  # descriptors of sealed weights that come after the file's
 
 
 class Unbind(Message, tag="unbind"):

@@ -46,9 +46,9 @@ class Control:
         self._worker = worker
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, int | None]] = (
-            queue.SimpleQueue()
-        )
+        self._kernel_orders: queue.SimpleQueue[
+            tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, tuple[int, ...]]
+        ] = queue.SimpleQueue()
         self.opened = threading.Event()
         worker.on_dropped(self._dropped)
 
@@ -100,9 +100,10 @@ class Control:
             case wire.Unbind(line, generation):
                 worker.unbind(line, generation)
             case wire.DropKernel():
-                self._kernel_orders.put((order, None))
+                self._kernel_orders.put((order, ()))
             case wire.LoadKernel():
-                self._kernel_orders.put((order, datagram.take_fd() if order.has_file else None))
+                expected = order.has_file + order.sealed
+                self._kernel_orders.put((order, tuple(datagram.take_fd() for _ in range(expected))))
             case wire.Open():
                 self.opened.set()
             case wire.Quit():
@@ -111,24 +112,24 @@ class Control:
 
     def _load_loop(self) -> None:
         while True:
-            order, fd = self._kernel_orders.get()
+            order, fds = self._kernel_orders.get()
             if isinstance(order, wire.DropKernel):
                 self._worker.drop_kernel(order.line, order.generation)
             elif isinstance(order, wire.Dropped):
                 self._dispose(order)
             else:
-                self._load(order, fd)
+                self._load(order, fds)
 
-    def _load(self, order: wire.LoadKernel, fd: int | None) -> None:
+    def _load(self, order: wire.LoadKernel, fds: tuple[int, ...]) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
         try:
             self.report(wire.Loading(order.line, order.generation))
-            self._make(order, fd, report)
+            self._make(order, fds[0] if fds else None, fds[1:], report)
         except BaseException as error:
             report.error = wire.failure_of(error)
         finally:
-            if fd is not None:
+            for fd in fds:
                 os.close(fd)
         report.seconds = time.perf_counter() - start
         with contextlib.suppress(OSError):
@@ -137,7 +138,9 @@ class Control:
             except TealError as error:  # a signature too long for one message
                 self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
 
-    def _make(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
+    def _make(
+        self, order: wire.LoadKernel, fd: int | None, sealed: tuple[int, ...], report: wire.Loaded
+    ) -> None:
         if order.kernel == "builtin":
             report.inputs, report.outputs, report.pure = BUILTINS[order.source]
             self._worker.set_builtin(order.line, order.generation, order.source)
@@ -145,7 +148,7 @@ class Control:
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
             return
-        source = Source(order.name, order.source, fd, order.threads, order.options)
+        source = Source(order.name, order.source, fd, order.threads, order.options, sealed=sealed)
         kernel = load_kernel(order.kernel, source)
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         self._kernels[order.line, order.generation] = kernel
@@ -202,7 +205,7 @@ class Control:
         # Called by the loop, between two requests.
         dropped = wire.Dropped(what, index, epoch)
         if what == "kernel":
-            self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
+            self._kernel_orders.put((dropped, ()))  # freeing a model takes longer than requests should wait
             return
         if what in ("region", "session") and (residents := sys.modules.get("teal.kernel.residents")) is not None:
             residents.forget(index, epoch if what == "region" else None)

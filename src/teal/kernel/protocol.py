@@ -50,6 +50,7 @@ class Source:
     fd: int | None = None
     threads: int | None = None
     options: dict[str, str] = field(default_factory=dict)
+    sealed: tuple[int, ...] = ()  # descriptors of sealed memory with weights (docs/compile.md)
 
 
 def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> dict[str, int]:
@@ -92,8 +93,12 @@ def load_kernel(kind: str, source: Source) -> Kernel:
         from teal.kernel.onnx import OnnxKernel
 
         return OnnxKernel(source)
+    if kind == "torch":
+        from teal.kernel.torch import TorchKernel
+
+        return TorchKernel(source)
     if kind == "function":
         from teal.kernel.function import FunctionKernel
 
         return FunctionKernel(source)
-    raise InvalidArgument(f"kernel kind {kind!r}, expected onnx, systems, function or builtin", path="$.kernel")
+    raise InvalidArgument(f"kernel kind {kind!r}, expected onnx, torch, systems, function or builtin", path="$.kernel")
