@@ -109,7 +109,7 @@ def test_threads(compiled: Compile) -> None:
         pytest.param(lambda x: (x * 2).t(), id="transposed"),
         pytest.param(lambda x: (x * 2)[:, ::2], id="with gaps"),
         pytest.param(lambda x: (x + 1).expand(3, 4, 6), id="expanded"),
-        pytest.param(lambda x: {"a": x.sum(), "b": [x.shape[0], None, 1.5, "text", True, x.mean(0)]}, id="nested"),
+        pytest.param(lambda x: {"a": x.sum(), "b": [x.shape[0], None, 1.5, True, x.mean(0)]}, id="nested"),
         pytest.param(lambda x: (lambda y: (y, y, y[0]))(x.exp()), id="the same twice"),
         pytest.param(lambda x: x.add_(1).mul(2), id="written to"),
         pytest.param(lambda x: x.to(torch.bfloat16) @ x.to(torch.bfloat16).t(), id="bfloat16"),
@@ -201,7 +201,6 @@ def test_autocast(compiled: Compile) -> None:
     [
         pytest.param(lambda x: x + torch.rand(3), "aten.rand", id="random numbers"),
         pytest.param(lambda x: nn.functional.dropout(x, 0.5), "dropout", id="dropout"),
-        pytest.param(lambda x: x.to_sparse().to_dense(), "sparse", id="sparse"),
     ],
 )
 def test_what_no_worker_can_run(
@@ -251,6 +250,7 @@ def test_graph_breaks_are_named(compiled: Compile, caplog: pytest.LogCaptureFixt
     same(compiled(broken)(torch.ones(3)), torch.full((3,), 3.0))
     assert any("graph break at" in record.message and "test_backend.py" in record.message for record in caplog.records)
     assert teal.compile.statistics().graph_breaks
+    torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported):
         compiled(broken, fullgraph=True)(torch.ones(3))
 

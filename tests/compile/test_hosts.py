@@ -61,7 +61,7 @@ def test_a_host_that_is_not_there(compiled: Compile) -> None:
 
 def test_a_host_that_dies(caplog: pytest.LogCaptureFixture) -> None:
     """The call that meets its death is answered here; the next one finds the host that came after it."""
-    serve = [sys.executable, "-m", "teal.cli", "serve", "--listen"]
+    serve = [sys.executable, "-c", "from teal.cli import main; main()", "serve", "--listen"]
     path = f"@teal-test-{os.getpid()}"
     first = started([*serve, path])
     try:

@@ -42,7 +42,9 @@ def teal(
     record.count("graphs")
     _note_break(graph)
     if torch.is_grad_enabled() and (wanting := _wanting_gradients(graph, example_inputs)):
-        reason = "requires a gradient, and kernels compute none: call the model under torch.no_grad() or inference_mode()"
+        reason = (
+            "requires a gradient, and kernels compute none: call the model under torch.no_grad() or inference_mode()"
+        )
         return _fall_back(graph, example_inputs, Unsupported(wanting, reason), chosen)
     try:
         return _compiled(graph, example_inputs, chosen)
@@ -91,9 +93,7 @@ def _note_break(graph: fx.GraphModule) -> None:
     record.broke(where, " ".join(str(reason.reason).split())[:300])
 
 
-def _fall_back(
-    graph: fx.GraphModule, example_inputs: Sequence[Any], why: Unsupported, options: Options
-) -> Compiled:
+def _fall_back(graph: fx.GraphModule, example_inputs: Sequence[Any], why: Unsupported, options: Options) -> Compiled:
     if options.fallback == "error":
         raise InvalidArgument(f"{why.what}: {why.reason}")
     record.fell_back(why.what, why.reason, f"the graph runs in this process ({options.fallback})")

@@ -149,9 +149,7 @@ def _unchanged(resident: Resident, arguments: list[Any]) -> bool:
     return True
 
 
-def graph_of(
-    module: fx.GraphModule, arguments: Sequence[Any], options: Options, weights: Sequence[int]
-) -> Graph:
+def graph_of(module: fx.GraphModule, arguments: Sequence[Any], options: Options, weights: Sequence[int]) -> Graph:
     """What AOTAutograd is given for a graph without gradients. Raises Unsupported."""
     if not any(node.op == "call_function" for node in module.graph.nodes):
         raise Unsupported("", "nothing to compute")

@@ -30,9 +30,7 @@ class Lane:
     def __init__(self, model: Model, inputs: Sequence[Given], outputs: Sequence[Taken], hidden: bool) -> None:
         session = model._session
         plans = [[(one.dtype, one.packed, 0, 0, None, None) for one in side] for side in (inputs, outputs)]
-        home = _core.SlotHome(
-            session.core, model._index, model._pinned, plans[0], plans[1], model._homes._may_spin, 64
-        )
+        home = _core.SlotHome(session.core, model._index, model._pinned, plans[0], plans[1], model._homes._may_spin, 64)
         slot = session.with_room(home.loan, sum(one.nbytes + 512 for side in (inputs, outputs) for one in side) + 65536)
         self._slot = slot
         self._call = _core.Call(slot, (), model._ended, 0, 0)

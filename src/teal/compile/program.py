@@ -100,7 +100,7 @@ def weight_name(number: int) -> str:
 
 def program_of(graph: fx.GraphModule, weights: Sequence[int]) -> Program:
     """``weights``: positions of inputs that stay what they are. Raises Unsupported."""
-    graph = copy.deepcopy(graph)
+    graph = fx.GraphModule(graph, copy.deepcopy(graph.graph))
     for node in graph.graph.nodes:
         _check(node)
     return _Builder(graph, weights).program()
@@ -182,13 +182,19 @@ class _Builder:
         for tensor in self.arguments:
             seen = tensor.meta["val"]
             for axis, extent in enumerate(seen.shape if isinstance(seen, torch.Tensor) else ()):
-                if isinstance(extent, torch.SymInt) and isinstance(value, torch.SymInt) and extent.node.expr == value.node.expr:
+                if (
+                    isinstance(extent, torch.SymInt)
+                    and isinstance(value, torch.SymInt)
+                    and extent.node.expr == value.node.expr
+                ):
                     with self.graph.inserting_before(self.first):
                         made = self.graph.call_function(torch.ops.aten.sym_size.int, (tensor, axis))
                     made.meta["val"] = extent
                     node.replace_all_uses_with(made)
                     return
-        raise Unsupported(f"input {node.name}", f"a number ({value}) that changes between calls and is no extent of a tensor")
+        raise Unsupported(
+            f"input {node.name}", f"a number ({value}) that changes between calls and is no extent of a tensor"
+        )
 
     def _own_constants(self) -> None:
         """Tensors that the graph brings along become weights."""
@@ -203,7 +209,7 @@ class _Builder:
             node.replace_all_uses_with(made)
             self.graph.erase_node(node)
             self.own.append(made)
-            self.constants.append(value.detach())
+            self.constants.append(value)
 
     def _outputs(self) -> tuple[tuple[Layout, ...], tuple[tuple[str, Any], ...]]:
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")

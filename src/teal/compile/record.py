@@ -66,11 +66,7 @@ record = Record()
 
 def statistics() -> CompileStatistics:
     """What the backend did in this process so far, as one frozen record."""
-    names = [
-        name for name in CompileStatistics.__dataclass_fields__ if name not in ("fallbacks", "graph_breaks")
-    ]
+    names = [name for name in CompileStatistics.__dataclass_fields__ if name not in ("fallbacks", "graph_breaks")]
     with record._lock:
         numbers = {name: record.numbers[name] for name in names}
-        return CompileStatistics(
-            **numbers, fallbacks=dict(record.fallbacks), graph_breaks=dict(record.graph_breaks)
-        )
+        return CompileStatistics(**numbers, fallbacks=dict(record.fallbacks), graph_breaks=dict(record.graph_breaks))

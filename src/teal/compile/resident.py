@@ -9,13 +9,16 @@ thread: it may come at any moment, also while this process talks to the host.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import queue
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,14 +49,12 @@ class Resident:
         self.model = model
         count = len(tensors)
         self.weights = weights
-        self.watched = tuple(
-            (at, *seen) for at, seen in zip(program.weights, weights.watched[:count], strict=True)
-        )
+        self.watched = tuple((at, *seen) for at, seen in zip(program.weights, weights.watched[:count], strict=True))
         self.ranges = tuple(weights.ranges)
         self._lanes: dict[tuple[int, ...], Lanes] = {}
         record.count("resident")
         _start_releaser()
-        weakref.finalize(self, _let_go, host, model.name, model.version).atexit = False
+        weakref.finalize(self, _let_go, _Hold(host, model.name, model.version)).atexit = False
 
     def lanes(self, extents: tuple[int, ...]) -> Lanes:
         """Memory for calls with these values of the program's symbols."""
@@ -75,13 +76,13 @@ def _shape(layout: Layout, values: dict[Any, int]) -> tuple[int, ...]:
 # ---- loading -----------------------------------------------------------------------------------------------------
 
 
-def _obtain(
-    host: Host, program: Program, options: Options, tensors: Sequence[torch.Tensor]
-) -> tuple[Model, Weights]:
+def _obtain(host: Host, program: Program, options: Options, tensors: Sequence[torch.Tensor]) -> tuple[Model, Weights]:
     """Raises what Host.load does."""
     digests = digests_of(tensors)
     content = content_of(tensors, digests)
-    asked = hashlib.sha256(f"{program.digest} {options.precision} {options.threads} {options.compile}".encode()).hexdigest()
+    asked = hashlib.sha256(
+        f"{program.digest} {options.precision} {options.threads} {options.compile}".encode()
+    ).hexdigest()
     name = f"{options.name}-{asked[:32]}"
     for attempt in range(_MOST_TRIES):
         salted = hashlib.sha256(f"{content} {attempt}".encode()).hexdigest()
@@ -98,6 +99,7 @@ def _obtain(
             described, known, regions = found
             if known.get("content") != content:
                 described = None  # other weights of the same number
+                _left.put(_Hold(host, name, number))
                 break
             places = adopted(tensors, digests, known["weights"], regions, move=options.move)
             record.count("shared")
@@ -109,10 +111,12 @@ def _obtain(
 
 def _resident(host: Host, name: str, number: int) -> tuple[Any, dict[str, Any], list[Region]] | None:
     """What the host says of it, what its file says of its weights, and these; held from now on."""
-    try:
-        described, fds = host._connection.ask(wire.Lookup(name, number, hold=True, files=True))
-    except NotFound:
-        return None
+    with _holding:
+        try:
+            described, fds = host._connection.ask(wire.Lookup(name, number, hold=True, files=True))
+        except NotFound:
+            return None
+        _holds[_Hold(host, name, number)] += 1
     from torch.export.pt2_archive._package import PT2ArchiveReader
 
     with open(fds[0], "rb") as file:
@@ -146,7 +150,10 @@ def _load(
         sealed=len(regions),
     )
     try:
-        return host._connection.ask(message, (fd, *(region.fd for region in regions)))[0]
+        described = host._connection.ask(message, (fd, *(region.fd for region in regions)))[0]
+        with _holding:
+            _holds[_Hold(host, name, number)] += 1
+        return described
     except InvalidArgument as error:
         if error.path == "$.version":
             return None
@@ -157,14 +164,23 @@ def _load(
 
 # ---- letting go --------------------------------------------------------------------------------------------------
 
-_left: queue.SimpleQueue[tuple[Host, str, int]] = queue.SimpleQueue()
-_starting = threading.Lock()
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    host: Host
+    name: str
+    number: int
+
+
+_holds: Counter[_Hold] = Counter()  # the host knows of one hold a connection, and this process may need several
+_holding = threading.Lock()  # guards _holds, and what the host is told of them
+_left: queue.SimpleQueue[_Hold] = queue.SimpleQueue()
 _releaser: threading.Thread | None = None
 
 
-def _let_go(host: Host, name: str, number: int) -> None:
+def _let_go(hold: _Hold) -> None:
     record.count("resident", -1)
-    _left.put((host, name, number))
+    _left.put(hold)
 
 
 def _start_releaser() -> None:
@@ -176,9 +192,21 @@ def _start_releaser() -> None:
 
 def _release() -> None:
     while True:
-        host, name, number = _left.get()
-        try:
-            host._connection.ask(wire.Release(name, number))
-        except (TealError, OSError):  # the host is gone, and what it had for us with it
-            pass
-        del host
+        hold = _left.get()
+        with _holding:
+            _holds[hold] -= 1
+            if _holds[hold] <= 0:
+                del _holds[hold]
+                with contextlib.suppress(TealError, OSError):  # the host is gone, and what it had for us with it
+                    hold.host._connection.ask(wire.Release(hold.name, hold.number))
+        del hold
+
+
+def _forget_in_child() -> None:
+    """The parent's connection, and what it holds, are the parent's."""
+    global _holding, _left, _releaser
+    _holding, _left, _releaser = threading.Lock(), queue.SimpleQueue(), None
+    _holds.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

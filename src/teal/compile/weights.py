@@ -134,7 +134,9 @@ class Weights:
             (id(tensor), place.version, place.address) for tensor, place in zip(tensors, places, strict=True)
         )
         self.regions = _distinct([place.region for place in places])
-        self.ranges = _merged([(p.address, p.address + span_of(t)) for t, p in zip(tensors, places, strict=True) if p.moved])
+        self.ranges = _merged(
+            [(p.address, p.address + span_of(t)) for t, p in zip(tensors, places, strict=True) if p.moved]
+        )
         self._references = [weakref.ref(tensor) for tensor in tensors]
 
     def alive(self) -> bool:
@@ -173,7 +175,9 @@ def sealed(tensors: Sequence[torch.Tensor], digests: Sequence[bytes], *, move: b
     """Their places, in sealed memory. Raises QuotaExceeded."""
     with _sealing:
         places = [_places.get(tensor) for tensor in tensors]
-        known = [place if place is not None and place.holds(t) else None for t, place in zip(tensors, places, strict=True)]
+        known = [
+            place if place is not None and place.holds(t) else None for t, place in zip(tensors, places, strict=True)
+        ]
         if len(_distinct([place.region for place in known if place is not None])) >= MAX_SEALED:
             known = [None] * len(tensors)  # a load brings only so many regions: all into one
         missing = [i for i, place in enumerate(known) if place is None]
@@ -183,15 +187,27 @@ def sealed(tensors: Sequence[torch.Tensor], digests: Sequence[bytes], *, move: b
 
 
 def adopted(
-    tensors: Sequence[torch.Tensor], digests: Sequence[bytes], layout: dict[str, Any], regions: list[Region], *, move: bool
+    tensors: Sequence[torch.Tensor],
+    digests: Sequence[bytes],
+    layout: dict[str, Any],
+    regions: list[Region],
+    *,
+    move: bool,
 ) -> list[Place]:
     """Their places where somebody has sealed the same contents already. Raises InvalidArgument."""
     with _sealing:
         where = []
         for i, tensor in enumerate(tensors):
             number, offset, nbytes, dtype, shape, stride = layout[weight_name(i)]
-            if [nbytes, dtype, shape, stride] != [span_of(tensor), DTYPES[tensor.dtype], list(tensor.shape), list(tensor.stride())]:
-                raise InvalidArgument(f"weight {i} is {dtype} {shape} in the resident program, here {tuple(tensor.shape)}")
+            if [nbytes, dtype, shape, stride] != [
+                span_of(tensor),
+                DTYPES[tensor.dtype],
+                list(tensor.shape),
+                list(tensor.stride()),
+            ]:
+                raise InvalidArgument(
+                    f"weight {i} is {dtype} {shape} in the resident program, here {tuple(tensor.shape)}"
+                )
             where.append((regions[number], offset))
         for group in _groups(tensors):
             first = min(group, key=lambda i: tensors[i].data_ptr())

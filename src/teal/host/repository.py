@@ -17,7 +17,11 @@ from pathlib import Path
 from teal import _core
 from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 
-FILE_KINDS = {".onnx": "onnx", ".safetensors": "systems", ".pt2": "torch"}  # kernels that are read from a file of this suffix
+FILE_KINDS = {
+    ".onnx": "onnx",
+    ".safetensors": "systems",
+    ".pt2": "torch",
+}  # kernels that are read from a file of this suffix
 _CHUNK = 4 << 20
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -53,9 +53,7 @@ class Residence:
         self._killed: dict[int, int] = {}  # by line: workers that died while they loaded it
         self._resident: set[int] = set()  # lines that every worker held once
 
-    async def load(
-        self, order: wire.LoadKernel, fds: tuple[int, ...], timeout: float, until: float
-    ) -> wire.Loaded:
+    async def load(self, order: wire.LoadKernel, fds: tuple[int, ...], timeout: float, until: float) -> wire.Loaded:
         """Loads a version in every worker, until that time of the loop at most. Raises what the first one says."""
         mine = _Order(order, fds, timeout, (order.line, order.generation))
         self._orders[order.line] = mine

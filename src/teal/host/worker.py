@@ -138,9 +138,7 @@ class Control:
             except TealError as error:  # a signature too long for one message
                 self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
 
-    def _make(
-        self, order: wire.LoadKernel, fd: int | None, sealed: tuple[int, ...], report: wire.Loaded
-    ) -> None:
+    def _make(self, order: wire.LoadKernel, fd: int | None, sealed: tuple[int, ...], report: wire.Loaded) -> None:
         if order.kernel == "builtin":
             report.inputs, report.outputs, report.pure = BUILTINS[order.source]
             self._worker.set_builtin(order.line, order.generation, order.source)
