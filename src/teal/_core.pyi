@@ -149,6 +149,17 @@ def private_pages(start: int, end: int) -> int:
 def available_memory() -> int:
     """Bytes that a reservation may take now."""
 
+class Watch:
+    """
+    What is remembered of tensors in a list: identity, version and address, and ranges of private mappings.
+    """
+
+    def __init__(self, tensors: list[tuple[int, int, int, int]], ranges: list[tuple[int, int]]) -> None:
+        """tensors: (position, id, version or -1, address). ranges: (start, end)."""
+
+    def unchanged(self, arguments: list[Any], /) -> bool:
+        """Are they all in the list still, and as they were?"""
+
 class Place:
     """
     Memory of a session that a call may use where it is, kept while this is held.

@@ -1,9 +1,9 @@
 """The backend that torch.compile finds under the name "teal".
 
-Theory of operation: Dynamo hands over a graph and example inputs. Without gradients AOTAutograd makes a functional graph
-of it, and takes care of what a kernel in another process cannot: inputs that are written to, outputs that are views of
-inputs. What is left is a Graph (graph.py). Where gradients are wanted, or an operator cannot run in a worker, another
-compiler gets the graph, and a log line says why.
+Theory of operation: Dynamo hands over a graph and example inputs. Without gradients AOTAutograd makes a functional
+graph of it, and takes care of what a kernel in another process cannot: inputs that are written to, outputs that are
+views of inputs. What is left is a Graph (graph.py). Where gradients are wanted, or an operator cannot run in a worker,
+another compiler gets the graph, and a log line says why.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from teal.compile.graph import graph_of
+from teal.compile.graph import Graph, graph_of
 from teal.compile.options import Options
 from teal.compile.program import Unsupported
 from teal.compile.record import record
 from teal.errors import InvalidArgument
 
 Compiled = Callable[..., Any]
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def teal(
@@ -55,14 +56,29 @@ def teal(
 
 
 def _compiled(graph: fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Compiled:
+    made: list[Graph] = []
+
     def inference(module: fx.GraphModule, arguments: Sequence[Any]) -> Any:
-        return graph_of(module, arguments, options, _weights())
+        made.append(graph_of(module, options, _weights()))
+        made[0].alone = _needs_nothing_around_it(len(arguments), example_inputs)
+        return made[0]
 
     def training(module: fx.GraphModule, arguments: Sequence[Any]) -> Any:
         raise Unsupported("the graph", "has gradients, and kernels compute none")
 
     compiled: Compiled = aot_autograd(fw_compiler=training, inference_compiler=inference)(graph, example_inputs)
-    return compiled
+    return made[0].flat if made and made[0].alone else compiled
+
+
+def _needs_nothing_around_it(count: int, example_inputs: Sequence[Any]) -> bool:
+    """No input is written to, no output is a view, arguments go in as they come: the graph may be called as it is."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None or count != len(example_inputs):
+        return False
+    meta = context.fw_metadata
+    plain = all(type(value) in _PLAIN or not isinstance(value, torch.Tensor) for value in example_inputs)
+    changed = meta.num_mutated_inp_runtime_indices + meta.num_outputs_aliased + meta.num_intermediate_bases
+    return plain and not changed and not meta.tokens
 
 
 def _weights() -> list[int]:
@@ -101,5 +117,5 @@ def _fall_back(graph: fx.GraphModule, example_inputs: Sequence[Any], why: Unsupp
         return graph.forward
     from torch._inductor.compile_fx import compile_fx
 
-    compiled: Compiled = compile_fx(graph, list(example_inputs))
-    return compiled
+    compiled: Any = compile_fx(graph, list(example_inputs))
+    return compiled  # type: ignore[no-any-return]

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from teal import _core
 from teal.compile import hosts
 from teal.compile.options import Options
 from teal.compile.program import Program, Unsupported, program_of
@@ -31,6 +30,7 @@ class Graph:
     """Raises Unsupported. ``weights``: positions of the arguments that stay what they are."""
 
     _boxed_call = True  # torch hands the arguments over in a list that is ours
+    alone = False  # needs none of what AOTAutograd does around a graph
 
     def __init__(self, module: fx.GraphModule, weights: Sequence[int], options: Options) -> None:
         self._module = module
@@ -46,11 +46,15 @@ class Graph:
             record.count("dynamic")
             log.info("a graph with symbolic extents: %s", ", ".join(str(s) for _, s in self._program.symbols))
 
+    def flat(self, *arguments: Any) -> Any:
+        """The same, as Dynamo calls a graph."""
+        return self(list(arguments))
+
     def __call__(self, arguments: list[Any]) -> Any:
         if self._instead is not None:
             return self._instead(*arguments)
         resident = self._resident
-        if resident is None or not _unchanged(resident, arguments):
+        if resident is None or not resident.watch.unchanged(arguments):
             resident = self._find(arguments)
             if resident is None:
                 return self._elsewhere(arguments)
@@ -83,7 +87,7 @@ class Graph:
             tensors = [arguments[at] for at in self._program.weights]
             key = tuple(id(tensor) for tensor in tensors)
             resident = self._residents.get(key)
-            if resident is not None and resident.weights.alive() and _unchanged(resident, arguments):
+            if resident is not None and resident.weights.alive() and resident.watch.unchanged(arguments):
                 self._resident = resident
                 return resident
             if resident is not None:
@@ -136,20 +140,7 @@ class Graph:
         return self._module(*arguments)
 
 
-def _unchanged(resident: Resident, arguments: list[Any]) -> bool:
-    for at, identity, version, address in resident.watched:
-        tensor = arguments[at]
-        if id(tensor) != identity or tensor.data_ptr() != address:
-            return False
-        if version >= 0 and tensor._version != version:
-            return False
-    for start, end in resident.ranges:
-        if _core.private_pages(start, end) > 0:
-            return False
-    return True
-
-
-def graph_of(module: fx.GraphModule, arguments: Sequence[Any], options: Options, weights: Sequence[int]) -> Graph:
+def graph_of(module: fx.GraphModule, options: Options, weights: Sequence[int]) -> Graph:
     """What AOTAutograd is given for a graph without gradients. Raises Unsupported."""
     if not any(node.op == "call_function" for node in module.graph.nodes):
         raise Unsupported("", "nothing to compute")

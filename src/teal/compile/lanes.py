@@ -18,32 +18,36 @@ from teal import _core
 from teal.compile.program import DTYPES, Layout
 from teal.compile.record import record
 from teal.host.model import Model
+from teal.host.plan import PlanEntry
 
+_use_count = torch._C._storage_Use_Count
 _MOST_SHOWN = 8  # lanes of one set of shapes whose outputs callers hold
 
 
 class Lane:
     """One slot. ``run(arguments)`` fills it, calls, and returns a tensor for each of the kernel's outputs."""
 
-    __slots__ = ("_bases", "_call", "_counted", "_fills", "_quiet", "_slot", "hidden")
+    __slots__ = ("_bases", "_call", "_counted", "_fills", "_slot", "hidden")
 
     def __init__(self, model: Model, inputs: Sequence[Given], outputs: Sequence[Taken], hidden: bool) -> None:
         session = model._session
-        plans = [[(one.dtype, one.packed, 0, 0, None, None) for one in side] for side in (inputs, outputs)]
+        plans: list[list[PlanEntry]] = [
+            [(one.dtype, one.packed, 0, 0, None, None) for one in side] for side in (inputs, outputs)
+        ]
         home = _core.SlotHome(session.core, model._index, model._pinned, plans[0], plans[1], model._homes._may_spin, 64)
         slot = session.with_room(home.loan, sum(one.nbytes + 512 for side in (inputs, outputs) for one in side) + 65536)
         self._slot = slot
         self._call = _core.Call(slot, (), model._ended, 0, 0)
         self._fills = [(one.at, i, one.nbytes, one.stride, _view(slot.input(i), one)) for i, one in enumerate(inputs)]
         self._bases = [_view(slot.output(i), one) for i, one in enumerate(outputs)]
-        self._counted = [base.untyped_storage()._cdata for base in self._bases]
-        self._quiet = [torch._C._storage_Use_Count(storage) for storage in self._counted]
+        storages = [base.untyped_storage()._cdata for base in self._bases]
+        self._counted = [(storage, _use_count(storage)) for storage in storages]
         self.hidden = hidden
 
     def idle(self) -> bool:
         """Does nobody show what it returned last?"""
-        for storage, quiet in zip(self._counted, self._quiet, strict=True):
-            if torch._C._storage_Use_Count(storage) != quiet:
+        for storage, quiet in self._counted:  # noqa: SIM110 (a generator costs more than what it does)
+            if _use_count(storage) != quiet:
                 return False
         return True
 
@@ -74,7 +78,7 @@ class Given:
         self.shape = shape
         self.packed = layout.packed(shape)
         self.order = layout.order
-        self.stride: tuple[int, ...] | None = _strides(shape, layout.order)
+        self.stride = _strides(shape, layout.order)
         self.nbytes = torch.Size(shape).numel() * layout.dtype.itemsize
 
 
@@ -136,5 +140,5 @@ def _strides(shape: tuple[int, ...], order: tuple[int, ...] | None) -> tuple[int
 def _view(tensor: _core.Tensor | None, one: Given) -> torch.Tensor:
     """A slot's memory as its user sees it."""
     assert tensor is not None
-    view = torch.from_dlpack(tensor)
+    view = torch.utils.dlpack.from_dlpack(tensor)
     return view if one.order is None else view.as_strided(one.shape, one.stride)

@@ -2,10 +2,10 @@
 
 Theory of operation: AOTAutograd hands over a functional graph of ATen operators whose inputs are flat: parameters and
 buffers, numbers that stand for extents, tensors. Here it becomes an ExportedProgram of tensors only. Extents are read
-off the tensors they belong to. A tensor whose elements lie densely, though in another order (channels_last, a
-transposed weight), goes in and comes out in the order of its memory, so that it is copied as one piece and keeps its
-strides. What a worker could not run rightly (random numbers, operators of the user's own, other devices) is Unsupported,
-by name. The file holds no weights: they are the first inputs, and named.
+off the tensors they belong to. A tensor whose elements lie densely, though in another order (channels_last), goes in
+and comes out in the order of its memory, so that it is copied as one piece and keeps its strides. What a worker could
+not run rightly (random numbers, operators of the user's own, other devices) is Unsupported, by name. The file holds no
+weights: they are the first inputs, and named.
 """
 
 from __future__ import annotations

@@ -47,10 +47,9 @@ class Resident:
         with torch.inference_mode(False):
             model, weights = _obtain(host, program, options, [*tensors, *program.constants])
         self.model = model
-        count = len(tensors)
         self.weights = weights
-        self.watched = tuple((at, *seen) for at, seen in zip(program.weights, weights.watched[:count], strict=True))
-        self.ranges = tuple(weights.ranges)
+        tensors_at = [(at, *seen) for at, seen in zip(program.weights, weights.watched, strict=False)]
+        self.watch = _core.Watch(tensors_at, weights.ranges)
         self._lanes: dict[tuple[int, ...], Lanes] = {}
         record.count("resident")
         _start_releaser()

@@ -5,8 +5,8 @@ what nobody else shares is then pointed at a private (copy-on-write) mapping of 
 is free before the next one is written. When all are written the file is sealed: from then on nobody can change what a
 worker reads. Their owner may still change a parameter in every way that PyTorch knows: the page that is written becomes
 the process's own, and what the worker has is seen to be old. Three things tell: the version counter (optimizers,
-load_state_dict), the address (``.data = …``), and the page table, which sees what counters do not (``.data.add_``, NumPy
-views). A tensor that lies in sealed memory is known to (``_places``), so that every graph that has it uses the same.
+load_state_dict), the address (``.data = …``), and the page table, which sees what counters do not: ``.data.add_`` and
+NumPy views. Where a tensor lies is kept (``_places``), so that every graph that has it uses the same memory.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class Place:
         """Does it still say what the tensor contains?"""
         if version_of(tensor) != self.version or tensor.data_ptr() != self.address:
             return False
-        return not (self.moved and touched([(self.address, self.address + max(1, span_of(tensor)))]))
+        return not (self.moved and touched(self.address, self.address + span_of(tensor)))
 
 
-_places = WeakTensorKeyDictionary()
+_places: Any = WeakTensorKeyDictionary()
 _sealing = threading.RLock()  # guards _places, and tensors while they move
 
 
@@ -121,9 +121,9 @@ def span_of(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def touched(ranges: Sequence[tuple[int, int]]) -> bool:
+def touched(start: int, end: int) -> bool:
     """Has this process written into a private mapping there? False where the kernel cannot tell."""
-    return any(_core.private_pages(start, end) > 0 for start, end in ranges)
+    return _core.private_pages(start, end) > 0
 
 
 class Weights:
@@ -206,7 +206,7 @@ def adopted(
                 list(tensor.stride()),
             ]:
                 raise InvalidArgument(
-                    f"weight {i} is {dtype} {shape} in the resident program, here {tuple(tensor.shape)}"
+                    f"weight {i} is {dtype} {shape} in the resident program, expected {tuple(tensor.shape)}"
                 )
             where.append((regions[number], offset))
         for group in _groups(tensors):

@@ -56,7 +56,8 @@ def check_kind(load: wire.Load, kind: str) -> None:
         )
     if load.sealed and kind != "torch":
         raise InvalidArgument(
-            f"{load.sealed} sealed regions for a kernel of kind {kind}: only kernel='torch' takes its weights so",
+            f"{load.sealed} sealed regions for a kernel of kind {kind}, expected kernel='torch', which alone takes its "
+            "weights so",
             path="$.sealed",
         )
     if not 0 <= load.sealed <= wire.MAX_SEALED:

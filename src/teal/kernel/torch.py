@@ -36,7 +36,7 @@ class TorchKernel:
         except ImportError:
             raise NotFound("torch is not installed where the host runs; pip install torch there") from None
         if source.fd is None:
-            raise InvalidArgument("a torch kernel needs its file", path="$.source")
+            raise InvalidArgument(f"{source.reference or source.name}: a torch kernel needs its file", path="$.source")
         torch.set_num_threads(source.threads or max(1, len(os.sched_getaffinity(0))))
         self._torch = torch
         self._dtypes = {name: getattr(torch, name) for name in _DTYPES}
@@ -77,7 +77,7 @@ class TorchKernel:
             run = self._torch.compile(graph, dynamic=True, fullgraph=True)
         else:
             run = self._torch._inductor.compile(graph, examples)
-        run(*examples)
+        run(*examples)  # type: ignore[no-untyped-call]
         return run
 
     def _weights(self, source: Source, layout: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,9 @@ class TorchKernel:
         shape = [extent if isinstance(extent, int) else _symbol(extent) for extent in value.shape]
         dtype = str(value.dtype).removeprefix("torch.")
         if known and any(extent is None for extent in shape):
-            raise InvalidArgument(f"input {name!r} has shape {tuple(value.shape)}", path="$.source")
+            raise InvalidArgument(
+                f"input {name!r} has shape {tuple(value.shape)}, expected numbers and symbols", path="$.source"
+            )
         return Spec(name, dtype, shape)
 
     def _view(self, tensor: Tensor) -> Any:
@@ -102,7 +104,7 @@ class TorchKernel:
         if tensor.nbytes == 0:
             return self._torch.empty(tensor.shape, dtype=dtype)
         memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)
-        memory.owner = tensor
+        memory.owner = tensor  # type: ignore[attr-defined]
         return self._torch.frombuffer(memory, dtype=dtype).view(tensor.shape)
 
 
@@ -134,7 +136,9 @@ def _program(source: Source) -> tuple[Any, dict[str, Any]]:
         return contents.exported_programs["model"], layout
     except Exception as error:
         text = " ".join(str(error).split())[:600]
-        raise InvalidArgument(f"{source.reference or source.name}: not a program torch can load: {text}") from None
+        raise InvalidArgument(
+            f"{source.reference or source.name}: expected a program of torch.export.save(): {text}"
+        ) from None
 
 
 def _symbol(extent: Any) -> str | None:
