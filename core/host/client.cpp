@@ -122,7 +122,14 @@ void ClientSession::rouse() noexcept {
 }
 
 bool ClientSession::spin(ClientSlot& slot, std::uint64_t ns) noexcept {
-    return spin_for(ns, [&] { return ended(slot); });
+    return spin_for(ns, [&] { return ended(slot); }, [this] { return worker_here(); });
+}
+
+bool ClientSession::worker_here() const noexcept {
+    const std::uint8_t here = core_mark();
+    if (here == 0) return true;
+    const SessionHeader& header = *map_->header();
+    return std::ranges::any_of(header.worker_cores, [&](const auto& mark) { return mark.load(std::memory_order_relaxed) == here; });
 }
 
 bool ClientSession::quiescent(const ClientSlot& slot) noexcept {
@@ -181,7 +188,7 @@ bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
         const std::uint64_t now = now_ns();
         budget = std::min(budget, end_ns > now ? end_ns - now : 0);
     }
-    return spin_for(budget, [&] { return ended(slot); });
+    return spin_for(budget, [&] { return ended(slot); }, [this] { return worker_here(); });
 }
 
 // One bounded sleep on the slot's completion word.
@@ -206,7 +213,7 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
     if (!done) {
         std::uint64_t budget = spin_.budget_ns();
         if (end != 0 && now + budget > end) budget = end > now ? end - now : 0;
-        done = spin_for(budget, [&] { return ended(slot); });
+        done = spin_for(budget, [&] { return ended(slot); }, [this] { return worker_here(); });
     }
     while (!done) {
         now = now_ns();

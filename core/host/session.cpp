@@ -1,5 +1,6 @@
 #include "host/session.hpp"
 
+#include <sched.h>
 #include <bit>
 #include <climits>
 #include <string>
@@ -32,6 +33,11 @@ void SessionMap::set_region(std::uint32_t id, std::shared_ptr<Region> region) {
     }
     views[id] = region ? RegionView{region->base(), region->size()} : RegionView{};
     owned[id] = std::move(region);
+}
+
+std::uint8_t core_mark() noexcept {
+    const int core = ::sched_getcpu();
+    return core < 0 ? std::uint8_t{0} : static_cast<std::uint8_t>(core % 255 + 1);
 }
 
 std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t index, std::uint32_t epoch) {

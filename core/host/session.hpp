@@ -29,6 +29,10 @@ namespace teal {
 
 inline constexpr std::uint32_t session_magic = 0x53534554;  // "TESS"
 
+inline constexpr std::uint32_t max_core_marks = 40;  // workers beyond share them
+// This thread's core as a mark; many cores share one on large machines, which costs a needless yield at worst.
+[[nodiscard]] std::uint8_t core_mark() noexcept;
+
 struct SessionHeader {
     std::uint32_t magic;          // session_magic
     std::uint32_t abi;            // abi_version
@@ -36,7 +40,8 @@ struct SessionHeader {
     std::uint32_t ring_capacity;
     std::uint32_t index;          // in the pool's session table
     std::uint32_t epoch;          // of that table entry
-    std::uint8_t pad0[40];
+    // Where the pool's workers were last seen, each its own: core_mark(), 0: nowhere. A client that spins gives way to them only.
+    std::atomic<std::uint8_t> worker_cores[max_core_marks];
     alignas(64) std::atomic<std::uint32_t> doorbell;   // client bumps it, then wakes; the leader sleeps on it
     std::uint8_t pad1[60];
     alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: a leader sleeps or is about to; raised by it, taken down by the client that rings

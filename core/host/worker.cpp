@@ -1,6 +1,8 @@
 #include "host/worker.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <unistd.h>
 
@@ -151,6 +153,15 @@ void Worker::list_live() {
     live_.clear();
     for (SessionMap* map : maps_)
         if (map != nullptr) live_.push_back(map);
+    core_ = 0;  // a session that is new has not been shown it
+}
+
+// Where we run, to those who wait for us: relaxed, an old place costs its reader a yield or some patience.
+void Worker::show_core() noexcept {
+    const std::uint8_t core = core_mark();
+    if (core == core_) return;
+    core_ = core;
+    for (SessionMap* map : live_) map->header()->worker_cores[index_ % max_core_marks].store(core, std::memory_order_relaxed);
 }
 
 void Worker::quit() {
@@ -227,6 +238,7 @@ std::uint32_t Worker::take() {
 }
 
 void Worker::wait() {
+    show_core();
     PoolHeader& header = pool_->memory().header;
     const std::uint64_t idle = __atomic_load_n(&header.idle_ns, __ATOMIC_RELAXED);
     if (idle != spin_.ceiling_ns()) spin_.set_ceiling(idle);
@@ -371,18 +383,65 @@ struct EarlyEnd {
     std::uint32_t generation;
     Ending* ending;
     bool told;
+    Worker* worker;
+    std::uint32_t record;
 
     bool give(const Run& run) {
         ending->started = run.started;
         ending->ended = ticks();
         told = end_request(*line, generation, *ending);
+        if (ending->ended - ending->started > cold_after_ticks()) worker->fetch_path(record, *ending);
         return true;
+    }
+    static std::uint64_t cold_after_ticks() noexcept {
+        static const std::uint64_t value = ns_to_ticks(100'000);
+        return value;
     }
 };
 
 }  // namespace
 
+// A long kernel has pushed everything else out of the caches. What the end of this request and the start of the next one touch
+// is fetched at once, instead of one miss after the other.
+void Worker::fetch_path(std::uint32_t index, const Ending& ending) const noexcept {
+    const auto fetch = [](const void* at, std::size_t bytes) {
+        const auto first = reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{63};
+        for (std::uintptr_t line = first; line < reinterpret_cast<std::uintptr_t>(at) + bytes; line += 64)
+            __builtin_prefetch(reinterpret_cast<const void*>(line), 1);
+    };
+    PoolMemory& memory = pool_->memory();
+    const Record& record = memory.records[index];
+    fetch(&record, sizeof record);
+    fetch(&line_, sizeof line_);
+    fetch(&memory.header, sizeof memory.header);
+    fetch(&memory.versions[record.version_line], sizeof(VersionLine));
+    fetch(&memory.sessions[record.session], sizeof(SessionLine));
+    fetch(memory.heap, 64);
+    fetch(memory.blocked, 64);
+    const Histogram* stages = memory.histograms[record.version_line].stages;
+    fetch(&stages[static_cast<std::size_t>(Stage::run)].buckets[Histogram::bucket_of(static_cast<std::uint64_t>(ticks_to_ns(ending.ended - ending.started)))], 4);
+    fetch(&stages[static_cast<std::size_t>(Stage::queue)].buckets[Histogram::bucket_of(2000)], 4);
+    fetch(this, sizeof *this);
+    fetch(finished_.data(), 4);
+    fetch(live_.data(), 8);
+    for (const SessionMap* map : std::span(live_).first(std::min<std::size_t>(live_.size(), 8))) {
+        fetch(map, sizeof *map);
+        const std::uint32_t head = __atomic_load_n(&memory.sessions[map->index].head, __ATOMIC_RELAXED);
+        const RingConsumer ring(map->ring(), map->layout.ring_capacity, head);
+        fetch(map->ring(), sizeof(RingHeader));
+        fetch(ring.next_line(), 64);
+    }
+    if (const Session* session = sessions_[record.session].get()) {
+        const Slot& slot = session->slots[record.entry.slot];
+        fetch(&slot, sizeof slot);
+        fetch(slot.binding.get(), 64);
+    }
+    fetch(&memory.models[record.entry.model], 8);
+    fetch(&kernels_[record.version_line], 16);
+}
+
 void Worker::execute(std::uint32_t index) {
+    show_core();
     Record& record = pool_->memory().records[index];
     line_.record.store(index, std::memory_order_relaxed);
     serving_ = record.session;
@@ -405,7 +464,7 @@ void Worker::execute(std::uint32_t index) {
         ending.reason = Reason::client_cancelled;
         slot = nullptr;
     }
-    EarlyEnd answer{&line, record.entry.generation, &ending, false};
+    EarlyEnd answer{&line, record.entry.generation, &ending, false, this, index};
     if (slot != nullptr) {
         ending.version = version.number;
         run.started = ticks();

@@ -49,6 +49,8 @@ public:
 
     [[nodiscard]] Pool& pool() noexcept { return *pool_; }
 
+    void fetch_path(std::uint32_t record, const Ending& ending) const noexcept;
+
 private:
     struct Slot {  // what is prepared for one slot of one session
         std::uint32_t stamp = 0;
@@ -71,6 +73,7 @@ private:
     void post_session(std::shared_ptr<SessionMap> map);
     void apply_inbox();
     void list_live();
+    void show_core() noexcept;
     void drop_bindings(std::uint32_t version_line);
     void forget_session(std::uint32_t session, std::uint32_t epoch);
     std::uint32_t take();
@@ -92,6 +95,7 @@ private:
     WorkerLine& line_;
     SpinBudget spin_;
     bool leading_ = false;
+    std::uint8_t core_ = 0;                  // core_mark() that the sessions were shown
     bool quit_ = false;
     std::uint32_t serving_ = nobody;         // session whose request is being executed
     std::uint64_t wait_began_ = 0;           // ticks; 0: did not wait as the leader for what comes next

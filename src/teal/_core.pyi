@@ -669,6 +669,19 @@ def measure_call(slot: Slot, n: int) -> list[int]:
     Nanoseconds of each of n identity calls on this slot, timed in the core.
     """
 
+class Timed:
+    """
+    Calls a callable and keeps how long it took inside, measured as a worker measures its kernels.
+    """
+
+    def __init__(self, callable: object) -> None: ...
+
+    def __call__(self) -> Any: ...
+
+    @property
+    def last_run_ns(self) -> int:
+        """Nanoseconds of the last call."""
+
 class DeviceLine:
     """
     The client's side of a control line of a resident kernel. One thread a line.
