@@ -290,8 +290,19 @@ def _check(node: fx.Node) -> None:
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace not in _NAMESPACES:
             raise Unsupported(str(target), "an operator that the worker may not have")
-        if torch.Tag.nondeterministic_seeded in target.tags:
+        if _draws(node, target):
             raise Unsupported(str(target), "draws random numbers, and this process's generator would not be asked")
+
+
+def _draws(node: fx.Node, target: Any) -> bool:
+    """Does it draw random numbers? Attention does not, unless it drops some of its weights."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for at, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return given != 0
+    return True
 
 
 def _check_tensor(tensor: torch.Tensor, node: fx.Node) -> None:
