@@ -15,6 +15,7 @@ from torch import nn
 
 import teal
 import teal.compile
+from teal.compile import hosts
 
 Compile = Callable[..., Any]
 same = torch.testing.assert_close
@@ -171,6 +172,8 @@ def test_shapes_and_dtypes_change(compiled: Compile, caplog: pytest.LogCaptureFi
     assert grown("dynamic", before) == 1  # the second size made the extent symbolic
     assert grown("graphs", before) == 3
     assert "symbolic extents" in caplog.text
+    assert grown("recompiled", before) == 1
+    assert "another one for code" in caplog.text
     assert grown("sealed_bytes", before) < 2 * sum(p.numel() * 4 for p in model.parameters())  # once for both graphs
 
 
@@ -183,6 +186,17 @@ def test_marked_dynamic(compiled: Compile) -> None:
         x = x if rows == 4 else torch.randn(rows, 3)
         same(fast(x), (x.flatten() * 2, rows * 3))
     assert grown("graphs", before) == 1
+
+
+def test_buckets(compiled: Compile) -> None:
+    model = Mlp().eval()
+    fast = compiled(model, dynamic=True, buckets=[4, 16])
+    with torch.no_grad():
+        for batch in (3, 4, 2, 16, 20, 5):
+            x = torch.randn(batch, 64)
+            result = fast(x)
+            assert result.shape == (batch, 8)
+            same(result, model(x))
 
 
 def test_autocast(compiled: Compile) -> None:
@@ -264,6 +278,7 @@ def test_graph_breaks_are_named(compiled: Compile, caplog: pytest.LogCaptureFixt
         ({"host": 3}, "the address of a host"),
         ({"precision": "int3"}, "fp32 or bf16"),
         ({"name": "a b"}, "expected 1 to 128 letters"),
+        ({"buckets": 8}, "a list of sizes"),
     ],
 )
 def test_options_are_checked(compiled: Compile, options: dict[str, Any], said: str) -> None:
@@ -271,12 +286,25 @@ def test_options_are_checked(compiled: Compile, options: dict[str, Any], said: s
         compiled(lambda x: x + 1, **options)(torch.ones(2))
 
 
-def test_inputs_that_are_teals(compiled: Compile, host: teal.Host) -> None:
-    """Memory of the host and results of other graphs."""
-    fast = compiled(lambda x: x * 2)
-    x = torch.from_dlpack(host.empty((4,)))
+def test_large_inputs_that_are_teals_stay_where_they_are(compiled: Compile, host: teal.Host) -> None:
+    """Memory of the host and results of other graphs, whole, in part and transposed."""
+    before = teal.compile.statistics()
+    fast, other = compiled(lambda x: x * 2), compiled(lambda x, y: (x.t() + y, x.sum()))
+    x = torch.from_dlpack(host.empty((256, 64)))
     x.fill_(3)
-    assert fast(fast(x)).tolist() == [12] * 4
+    found = hosts.find(host.address)
+    mine = torch.from_dlpack(found.empty((256, 64)))
+    mine.fill_(3)
+    assert grown("in_place", before) == 0
+    result = fast(x)  # of another client
+    assert grown("in_place", before) == 0
+    for _ in range(4):
+        result = fast(mine)
+        same(fast(fast(result)), torch.full((256, 64), 24.0))
+    assert grown("in_place", before) == 12
+    same(other(result[64:192], mine[64:192].t()), (torch.full((64, 128), 9.0), torch.tensor(6.0 * 64 * 128)))
+    assert grown("in_place", before) == 14
+    same(result, torch.full((256, 64), 6.0))
 
 
 def test_a_failure_in_the_kernel_names_it(compiled: Compile) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._guards import TracingContext
+from torch._guards import CompileContext, TracingContext
 
 from teal.compile.graph import Graph, graph_of
 from teal.compile.options import Options
 from teal.compile.program import Unsupported
-from teal.compile.record import record
+from teal.compile.record import log, record
 from teal.errors import InvalidArgument
 
 Compiled = Callable[..., Any]
@@ -42,6 +42,7 @@ def teal(
         raise InvalidArgument(f"mode {mode!r}: backend 'teal' has options instead; leave it out", path="$.mode")
     record.count("graphs")
     _note_break(graph)
+    _note_recompile()
     if torch.is_grad_enabled() and (wanting := _wanting_gradients(graph, example_inputs)):
         reason = (
             "requires a gradient, and kernels compute none: call the model under torch.no_grad() or inference_mode()"
@@ -107,6 +108,18 @@ def _note_break(graph: fx.GraphModule) -> None:
     frame = reason.user_stack[-1] if reason.user_stack else None
     where = "an unknown place" if frame is None else f"{frame.filename}:{frame.lineno} ({frame.line})"
     record.broke(where, " ".join(str(reason.reason).split())[:300])
+
+
+def _note_recompile() -> None:
+    """torch had a graph of this code, and its guards do not hold for what is given now."""
+    number = CompileContext.current_compile_id()
+    if number is not None and number.frame_compile_id:
+        log.warning(
+            "graph %s: another one for code that had %d, whose guards do not hold (TORCH_LOGS=recompiles says which)",
+            number,
+            number.frame_compile_id,
+        )
+        record.count("recompiled")
 
 
 def _fall_back(graph: fx.GraphModule, example_inputs: Sequence[Any], why: Unsupported, options: Options) -> Compiled:

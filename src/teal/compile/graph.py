@@ -42,8 +42,11 @@ class Graph:
         self._residents: dict[tuple[int, ...], Resident] = {}
         self._resident: Resident | None = None  # that was used last
         self._instead: Callable[..., Any] | None = None  # what runs the graph where no worker does
+        self._buckets = options.buckets if options.buckets and _is_a_batch(self._program) else ()
         if self._symbols:
             record.count("dynamic")
+            if options.buckets and not self._buckets:
+                log.warning("buckets do not apply to a graph whose extent is not the first one of whatever has it")
             log.info("a graph with symbolic extents: %s", ", ".join(str(s) for _, s in self._program.symbols))
 
     def flat(self, *arguments: Any) -> Any:
@@ -59,8 +62,12 @@ class Graph:
             if resident is None:
                 return self._elsewhere(arguments)
         extents = tuple([arguments[at] for at in self._symbols]) if self._symbols else ()
+        bucket = next((size for size in self._buckets if size >= extents[0]), None) if self._buckets else None
         try:
-            outputs = resident.lanes(extents).run(arguments)
+            if bucket is None:
+                outputs = resident.lanes(extents).run(arguments)
+            else:
+                outputs = resident.lanes((bucket,)).run_padded(arguments, extents[0])
         except (Closed, PeerDied) as error:
             return self._lost(resident, arguments, error)
         return outputs if self._plain else self._returned(outputs, arguments, extents)
@@ -138,6 +145,17 @@ class Graph:
             raise error
         record.fell_back("host", str(error), "this call runs in this process, the next one looks for a host")
         return self._module(*arguments)
+
+
+def _is_a_batch(program: Program) -> bool:
+    """One symbol, which is the first extent of the tensors that have it, and no other of theirs."""
+    if len(program.symbols) != 1:
+        return False
+    for layout in (*(layout for _, layout in program.inputs), *program.outputs):
+        open_at = [axis for axis, extent in enumerate(layout.shape) if not isinstance(extent, int)]
+        if open_at and (open_at != [0] or layout.order is not None or not layout.shape[0].node.expr.is_Symbol):
+            return False
+    return True
 
 
 def graph_of(module: fx.GraphModule, options: Options, weights: Sequence[int]) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,6 +20,8 @@ class Options:
     precision: "fp32" or "bf16". threads: of the kernel. name: how the kernel's name begins.
     move: parameters are moved into sealed memory that the host's workers map too; False: they stay where they are, and
     the sealed copy is one more. fallback: who runs what Teal does not: "inductor", "eager", or "error": it raises.
+    buckets: sizes that a batch of varying size is padded to, for models whose rows do not see each other: then there is
+    memory, and a binding in the worker, for these sizes only.
     compile: the worker compiles the graph with inductor; False: it runs operator by operator, and is ready at once.
     timeout: seconds that compiling in the worker may take.
     """
@@ -30,6 +32,7 @@ class Options:
     name: str = "torch"
     move: bool = True
     fallback: str = "inductor"
+    buckets: tuple[int, ...] = ()
     compile: bool = True
     timeout: float = 600.0
 
@@ -40,6 +43,8 @@ class Options:
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(options) - set(known)):
             raise InvalidArgument(f"{unknown}: not options of backend 'teal'; it has {known}", path="$.options")
+        if "buckets" in options:
+            options["buckets"] = _buckets(options["buckets"])
         made = cls(**options)
         argument.optional(made.host, str, "$.options['host']", "the address of a host")
         argument.optional(made.precision, str, "$.options['precision']", "fp32 or bf16")
@@ -56,3 +61,10 @@ class Options:
         if made.fallback not in FALLBACKS:
             raise InvalidArgument(f"{made.fallback!r}, expected {', '.join(FALLBACKS)}", path="$.options['fallback']")
         return made
+
+
+def _buckets(given: object) -> tuple[int, ...]:
+    path = "$.options['buckets']"
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise argument.wrong(given, path, "a list of sizes such as [4, 8, 32]")
+    return tuple(sorted({argument.whole(size, 2, 1 << 40, path) for size in given}))

@@ -257,9 +257,15 @@ class _Builder:
     def _exported(self) -> ExportedProgram:
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
-        inputs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in placeholders]
+        count = len(self.fixed) + len(self.own)
+        inputs = [
+            InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
+            if i < count
+            else InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
+            for i, node in enumerate(placeholders)
+        ]
         outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in output.args[0]]
-        given = tuple(0 for _ in placeholders)
+        given = tuple(0 for _ in placeholders[count:])
         signature = ModuleCallSignature(
             inputs=[],
             outputs=[],
@@ -273,6 +279,7 @@ class _Builder:
             state_dict={},
             range_constraints=_ranges(placeholders),
             module_call_graph=[ModuleCallEntry("", signature)],
+            constants={node.name: node.meta["val"] for node in placeholders[:count]},  # what they are, without bytes
         )
 
 
@@ -301,7 +308,7 @@ def _draws(node: fx.Node, target: Any) -> bool:
     for at, argument in enumerate(target._schema.arguments):
         if argument.name == "dropout_p":
             given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-            return given != 0
+            return bool(given != 0)
     return True
 
 
@@ -353,7 +360,7 @@ def _serialised(exported: ExportedProgram) -> bytes:
     from torch._export.serde.serialize import serialize
 
     try:
-        return bytes(serialize(exported).exported_program)
+        return bytes(serialize(exported, serialize_state_dict=False, serialize_constants=False).exported_program)
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise Unsupported("torch.export", f"cannot write this graph down: {text}") from None

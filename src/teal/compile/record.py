@@ -24,6 +24,7 @@ class CompileStatistics:
     shared: int  # kernels that were resident already, loaded by another process or for the same weights before
     changed: int  # times that weights were found changed, and loaded anew
     attached: int  # times that a host was lost, or left behind by fork(), and another one was attached to
+    recompiled: int  # graphs of code that had one already, for other dtypes, ranks, sizes or settings
     dynamic: int  # graphs with symbolic extents
     sealed_bytes: int  # of weights, written into sealed memory by this process
     moved_bytes: int  # of parameters and buffers that now lie there

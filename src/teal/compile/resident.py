@@ -142,6 +142,7 @@ def _load(
         "torch",
         number,
         threads=options.threads,
+        precision=options.precision,
         has_file=True,
         timeout=options.timeout,
         options={"compile": "1" if options.compile else "0"},

@@ -22,7 +22,7 @@ from teal import _core
 from teal._version import __version__
 from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
-from teal.host import argument, wire
+from teal.host import argument, engines, wire
 from teal.host import repository as files
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
@@ -186,22 +186,26 @@ class Host:
         device: str | None = None,
         path: str | None = None,
         digest: str | None = None,
+        precision: str | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
-        source: path of an .onnx or .safetensors file (docs/systems.md), "builtin:identity" (sum, sleep, spin),
-        "package.module:callable", or None for the host's repository.
+        source: path of an .onnx, .xml (OpenVINO's, with its .bin beside it), .pt2 (torch.export) or .safetensors file
+        (docs/systems.md), "builtin:identity" (sum, sleep, spin), "package.module:callable", or None for the host's
+        repository.
         version: pins this number beside the others; without it the new version replaces the current one under load,
         losing no request.
-        kernel: onnx, systems, function or builtin, when the source does not say. idempotent: run again if a worker
-        dies under it (default: if pure).
+        kernel: onnx, openvino, torch, systems, function or builtin, when the source does not say (docs/models.md).
+        idempotent: run again if a worker dies under it (default: if pure).
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,
-        and in one pool at a time. options: session options of the engine by name.
-        device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"); default:
-        the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch each), "cpu", or "auto" (default: by
-        batch; docs/devices.md).
-        digest: SHA-256 that the file must have; a repository also honours FILE.sha256 beside a file.
+        and in one pool at a time. options: of the engine, by name. precision: "fp32" (default: what the file says, no
+        less) or "bf16" (float32 arithmetic may be done in bfloat16, where engine and CPU can).
+        device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"), or one of
+        OpenVINO's ("GPU", "NPU"); default: the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch
+        each), "cpu", or "auto" (default: by batch; docs/devices.md).
+        digest: SHA-256 that the file must have (of an .xml: that of its .bin and itself, in this order); a repository
+        also honours FILE.sha256 beside a file.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -210,7 +214,7 @@ class Host:
         message = wire.Load(
             files.check_name(name),
             argument.path_of(source, "$.source", "a path, builtin:NAME or package.module:function"),
-            argument.optional(kernel, str, "$.kernel", "onnx, systems, function or builtin"),
+            argument.optional(kernel, str, "$.kernel", engines.KINDS),
             argument.optional(version, int, "$.version", "a whole number"),
             argument.optional(pool, str, "$.pool", "the name of a pool"),
             argument.optional(idempotent, bool, "$.idempotent", "True, False or None"),
@@ -221,6 +225,7 @@ class Host:
             device=argument.optional(device, str, "$.device", "the name of a device"),
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
             digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
+            precision=argument.optional(precision, str, "$.precision", "fp32 or bf16"),
         )
         fds = _with_file(message)
         try:
@@ -340,12 +345,12 @@ class Host:
 
 def _engine_options(options: object) -> dict[str, str]:
     given = argument.mapping({} if options is None else options, "$.options", "a mapping of names to text")
-    expected = "text, as onnxruntime takes it"
+    expected = "text, as the engine takes it"
     return {name: argument.one_of(value, str, f"$.options[{name[:60]!r}]", expected) for name, value in given.items()}
 
 
 def _with_file(message: wire.Load) -> tuple[int, ...]:
-    """Descriptors to send along: the file of a model that is read from one, if it is here."""
+    """Descriptors to send along: the files of a model that is read from some, if they are here."""
     source = message.source
     if source is None or (message.kernel or files.kernel_kind(source)) not in files.FILE_KINDS.values():
         return ()
@@ -353,6 +358,14 @@ def _with_file(message: wire.Load) -> tuple[int, ...]:
     with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
         fds = (files.open_file(source, 1 << 46),)
     message.has_file = bool(fds)
+    beside = engines.weights_beside(source)
+    if fds and beside is not None and os.path.exists(beside):
+        try:
+            fds = (*fds, files.open_file(beside, 1 << 46))
+        except BaseException:
+            os.close(fds[0])
+            raise
+        message.has_weights = True
     if os.path.exists(source):
         message.source = os.path.abspath(source)
     return fds

@@ -228,10 +228,10 @@ class Listener:
             number = wire.envelope_id(datagram.data) if client.greeted else None
             self._reply(client, wire.Reply(number or 0, error=failure))
             return number is not None
-        with_file = isinstance(envelope.body, wire.Load) and envelope.body.has_file
-        expected = 1 if with_file or isinstance(envelope.body, wire.OpenBpfSession) else 0
-        if with_file and isinstance(envelope.body, wire.Load):
-            expected += min(max(envelope.body.sealed, 0), wire.MAX_SEALED)
+        expected = int(isinstance(envelope.body, wire.OpenBpfSession))
+        if isinstance(envelope.body, wire.Load):
+            expected = envelope.body.has_file + envelope.body.has_weights
+            expected += min(max(envelope.body.sealed, 0), wire.MAX_SEALED) if envelope.body.has_file else 0
         datagram.close(keep=expected)
         client.answering += 1
         self.task(self._answer(client, envelope, datagram))

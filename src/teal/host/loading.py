@@ -14,11 +14,11 @@ from typing import Any
 
 from teal import _core
 from teal.errors import DeadlineExceeded, InvalidArgument, QuotaExceeded
+from teal.host import engines, wire
 from teal.host import repository as files
-from teal.host import wire
 from teal.host.limits import Limits
 from teal.host.names import Name, Names, User
-from teal.host.origin import Origin, check_kind, check_load, find_origin
+from teal.host.origin import Origin, check_load, find_origin
 from teal.host.pool import Pool, Version
 
 _MOST_LEAVING = 4
@@ -51,7 +51,6 @@ class Loading:
             load, datagram, owner=user.owner, repository=self._repository, model_bytes=self._limits.model_bytes
         )
         try:
-            check_kind(load, origin.kind)
             name = self._names.take(load.name, pool)
             name.waiting += 1
             self._under_way += 1
@@ -67,7 +66,7 @@ class Loading:
                 name.waiting -= 1
                 self._names.forget_unused(load.name, name)
         finally:
-            origin.close_descriptors()
+            origin.close()
 
     async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
         """Takes the name's lock. Raises DeadlineExceeded."""
@@ -97,8 +96,9 @@ class Loading:
         user.check_may_change(load.name, list(name.versions.values()))
         sealed: list[files.Sealed] = []
         try:
-            for fd in (origin.fd, *origin.sealed):
-                sealed.append(await self._sealed(load.name, fd))
+            sealed.append(await self._sealed(load.name, origin))
+            for fd in origin.sealed:
+                sealed.append(await self._sealed(load.name, Origin(origin.source, origin.kind, fd)))
             self._check_digest(load, origin, sealed[0])
             version = await self._resident(pool, name, load, origin, user, number, sealed, until)
         except BaseException:
@@ -121,16 +121,21 @@ class Loading:
                     path="$.digest",
                 )
             files.check_digest(load.digest, file.digest, f"the file of {load.name!r}")
-        if self._repository is not None and file.fd is not None:
-            noted = files.noted_digest(Path(origin.source))
+        if self._repository is None or file.fd is None:
+            return
+        paths = [origin.source] if origin.weights is None else [engines.weights_beside(origin.source), origin.source]
+        for path, digest in zip(paths, file.digests, strict=True):
+            assert path is not None
+            noted = files.noted_digest(Path(path))
             if noted is not None:
-                files.check_digest(noted, file.digest, origin.source, "$.source")
+                files.check_digest(noted, digest, path, "$.source")
 
-    async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
-        if fd is None:
+    async def _sealed(self, name: str, origin: Origin) -> files.Sealed:
+        if origin.fd is None:
             return files.Sealed(None, "", 0)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
+        limit = self._limits.model_bytes
+        return await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
 
     async def _resident(
         self,
@@ -158,6 +163,9 @@ class Loading:
             load.device,
             load.path or "auto",
             load.idle_ns,
+            load.precision,
+            file.weights_bytes,
+            user.owner,
             len(weights),
         )
         try:
@@ -191,6 +199,9 @@ class Loading:
             uid=user.uid,
             idle_ns=load.idle_ns,
             note=loaded.note,
+            engine=loaded.engine,
+            precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
+            weights=loaded.weights,
             sealed=weights,
         )
 

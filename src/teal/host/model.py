@@ -358,6 +358,10 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "uid",
         "device",
         "path",
+        "engine",
+        "precision",
+        "threads",
+        "weights",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

@@ -9,12 +9,12 @@ loop, and what takes time is the business of loading.py and catalog.py.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from teal.errors import InvalidArgument, NotFound
+from teal.host import engines
 from teal.host import repository as files
 from teal.host.pool import Pool, Version
 from teal.host.settings import DEFAULT_POOL
@@ -142,11 +142,14 @@ class Names:
             "seconds": version.seconds,
             "uid": version.uid,
             "device": version.order.device,
-            "path": version.order.path if version.order.device is not None else None,
+            "path": version.order.path if version.order.kernel == "systems" and version.order.device else None,
             "batches": version.batches,
             "losses": len(version.losses),
             "note": version.note,
-            "threads": _threads_of(version),
+            "engine": version.engine,
+            "precision": version.precision,
+            "weights": version.weights,
+            "threads": engines.threads_of(version.order),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
             "outputs": version.outputs,
@@ -154,8 +157,3 @@ class Names:
 
     def describe_all(self) -> list[dict[str, Any]]:
         return [self.describe(name, v) for name, n in self.known.items() for v in n.versions.values()]
-
-
-def _threads_of(version: Version) -> int:
-    """Cores a run of this version may keep busy at once."""
-    return (version.order.threads or len(os.sched_getaffinity(0))) if version.order.kernel == "onnx" else 1

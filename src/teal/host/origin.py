@@ -11,30 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from teal.errors import InvalidArgument, NotFound
+from teal.host import engines, wire
 from teal.host import repository as files
-from teal.host import wire
 from teal.kernel.builtin import BUILTINS
-
-_EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(slots=True)
 class Origin:
-    """Where a version comes from; ``fd`` is its file, ``sealed`` weights in memory of their own, all ours to close."""
+    """Where a version comes from; ``fd`` is its file, ``weights`` the one beside it and ``sealed`` weights in memory of
+    their own, all ours to close.
+    """
 
     source: str
     kind: str
     fd: int | None = None
     version: int | None = None
+    weights: int | None = None
     sealed: tuple[int, ...] = ()
 
-    def close_descriptors(self) -> None:
-        for fd in (*(() if self.fd is None else (self.fd,)), *self.sealed):
-            os.close(fd)
+    def close(self) -> None:
+        for fd in (self.fd, self.weights, *self.sealed):
+            if fd is not None:
+                os.close(fd)
 
 
 def check_load(load: wire.Load) -> None:
-    """Numbers and options of a load. Raises InvalidArgument."""
+    """Numbers of a load. Raises InvalidArgument."""
     if load.version is not None and not 1 <= load.version < 1 << 31:
         raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
     if load.threads is not None and not 1 <= load.threads <= 1024:
@@ -43,23 +45,6 @@ def check_load(load: wire.Load) -> None:
         raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
     if not 0 < load.timeout <= 86_400:
         raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
-    if _EXTERNAL_DATA in load.options:
-        raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
-
-
-def check_kind(load: wire.Load, kind: str) -> None:
-    """What a kernel of this kind takes. Raises InvalidArgument."""
-    if kind == "systems" and (load.options or load.threads not in (None, 1)):
-        raise InvalidArgument(
-            "a systems load has no options and runs in one thread; leave options= and threads= out",
-            path="$.options",
-        )
-    if load.sealed and kind != "torch":
-        raise InvalidArgument(
-            f"{load.sealed} sealed regions for a kernel of kind {kind}, expected kernel='torch', which alone takes its "
-            "weights so",
-            path="$.sealed",
-        )
     if not 0 <= load.sealed <= wire.MAX_SEALED:
         raise InvalidArgument(f"{load.sealed}, expected 0 to {wire.MAX_SEALED}", path="$.sealed")
 
@@ -71,7 +56,7 @@ def find_origin(
     if load.source is None:
         return _from_repository(load, repository, model_bytes)
     kind = load.kernel or files.kernel_kind(load.source)
-    _check_device(load, kind)
+    engines.check(load, kind)
     if kind == "builtin":
         name = load.source.removeprefix("builtin:")
         if name not in BUILTINS:
@@ -86,22 +71,24 @@ def find_origin(
             )
         return Origin(load.source, kind, None, load.version)
     if kind not in files.FILE_KINDS.values():
-        raise InvalidArgument(
-            f"kernel kind {kind[:80]!r}, expected onnx, torch, systems, function or builtin", path="$.kernel"
-        )
+        raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
     if repository is not None:
-        path = files.inside(repository, load.source)
-        return Origin(str(path), kind, files.open_file(path, model_bytes), load.version)
+        return _opened(repository, files.inside(repository, load.source), kind, model_bytes, load.version)
     if not load.has_file:
         raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
     # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
     source = load.source if owner else os.path.basename(load.source)
-    fd, count = datagram.take_fd(), min(max(load.sealed, 0), len(datagram.fds))
-    return Origin(source, kind, fd, load.version, tuple(datagram.take_fd() for _ in range(count)))
+    origin = Origin(source, kind, datagram.take_fd(), load.version)
+    try:
+        origin.weights = datagram.take_fd() if load.has_weights else None
+        origin.sealed = tuple(datagram.take_fd() for _ in range(load.sealed))
+    except BaseException:
+        origin.close()
+        raise
+    return origin
 
 
 def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int) -> Origin:
-    _check_device(load, "onnx")
     if repository is None:
         raise InvalidArgument(
             "no source given, and this host has no model repository (teal serve --repository DIR)",
@@ -109,18 +96,21 @@ def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int)
         )
     path, found = files.find(repository, load.name, load.version)
     number = load.version if load.version is not None else found
-    kind = files.FILE_KINDS[path.suffix]
-    return Origin(str(path), kind, files.open_file(path, model_bytes), number)
+    kind = load.kernel or files.FILE_KINDS[path.suffix]
+    if kind not in files.FILE_KINDS.values():
+        raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
+    engines.check(load, kind)
+    return _opened(repository, path, kind, model_bytes, number)
 
 
-def _check_device(load: wire.Load, kind: str) -> None:
-    """Raises InvalidArgument."""
-    if load.path not in (None, "cpu", "apk", "pl", "auto"):
-        raise InvalidArgument(f"{load.path[:80]!r}, expected cpu, apk, pl or auto", path="$.path")
-    if load.device is None and load.path is not None:
-        raise InvalidArgument(f"path {load.path!r} without a device; give device= too", path="$.path")
-    if load.device is not None and kind != "systems":
-        raise InvalidArgument(
-            f"device {load.device[:80]!r} for a kernel of kind {kind}, expected a systems load (.safetensors)",
-            path="$.device",
-        )
+def _opened(repository: Path, path: Path, kind: str, model_bytes: int, number: int | None) -> Origin:
+    """A file of the repository, and the one beside it which holds its weights."""
+    origin = Origin(str(path), kind, files.open_file(path, model_bytes), number)
+    beside = engines.weights_beside(str(path))
+    try:
+        if beside is not None and os.path.lexists(beside):
+            origin.weights = files.open_file(files.inside(repository, beside), model_bytes)
+    except BaseException:
+        origin.close()
+        raise
+    return origin

@@ -56,6 +56,9 @@ class Version:
     uid: int  # who loaded it
     idle_ns: int | None = None
     note: str = ""  # what of the load could not be had
+    engine: str = ""
+    precision: str | None = None
+    weights: str = ""
     sealed: tuple[int, ...] = ()  # descriptors of weights that came in sealed memory of their own
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost

@@ -78,7 +78,10 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for."""
+    uid: user who loaded it; device, path: what a device model was loaded for.
+    engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
+    threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
+    each), or both. Nothing of the kind for kernels without an engine."""
 
     name: str
     version: int
@@ -95,6 +98,10 @@ class ModelInfo:
     uid: int
     device: str | None = None
     path: str | None = None
+    engine: str = ""
+    precision: str | None = None
+    threads: int = 1
+    weights: str = ""
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 

@@ -92,12 +92,14 @@ class Load(Message, tag="load"):
     threads: int | None = None
     idle_ns: int | None = None
     has_file: bool = False  # the model file's descriptor comes with the message
+    has_weights: bool = False  # and that of the file beside it which holds its weights (.bin of an OpenVINO IR)
     timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
     device: str | None = None  # as teal.device.open() takes it; None: no device
     path: str | None = None  # cpu, apk, pl or auto
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
+    precision: str | None = None  # fp32 or bf16: how an engine computes in float32
     sealed: int = 0  # descriptors of sealed memory with weights, which come after the file's (docs/compile.md)
 
 
@@ -227,6 +229,9 @@ class LoadKernel(Message, tag="load_kernel"):
     device: str | None = None
     path: str = "auto"
     idle_ns: int | None = None  # of a resident device kernel
+    precision: str | None = None
+    weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
+    trusted: bool = False  # its owner is the host's: it may bring native code
     sealed: int = 0  # descriptors of sealed weights that come after the file's
 
 
@@ -275,6 +280,8 @@ class Loaded(Message, tag="loaded"):
     seconds: float = 0.0
     error: Failure | None = None
     note: str = ""  # what of the order could not be had, and what was done instead
+    engine: str = ""  # name and version of what runs it
+    weights: str = ""  # where an engine keeps them
 
 
 class Bound(Message, tag="bound"):

@@ -146,9 +146,23 @@ class Control:
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
             return
-        source = Source(order.name, order.source, fd, order.threads, order.options, sealed=sealed)
+        source = Source(
+            order.name,
+            order.source,
+            fd,
+            order.threads,
+            order.options,
+            order.precision,
+            order.device,
+            order.weights_bytes,
+            order.trusted,
+            sealed,
+        )
         kernel = load_kernel(order.kernel, source)
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
+        # Of engines; other kernels do not have these.
+        report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
+        report.note = getattr(kernel, "note", "")
         self._kernels[order.line, order.generation] = kernel
         self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
 

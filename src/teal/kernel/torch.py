@@ -1,153 +1,191 @@
-"""PyTorch programs: a .pt2 file that torch.export.save wrote, compiled by inductor when the options say compile="1".
+"""PyTorch programs, as torch.export saves them (.pt2), bound in place.
 
-Theory of operation: the program's flat inputs and outputs are the signature. A binding makes torch tensors over the
-slot's memory once; a request then runs the compiled program on them, and copies its results to where the client reads
-them. A program may leave its weights out: then its file says (``teal.json``) where in the sealed regions that came with
-it they lie, and they are used where they are, so that programs and processes share one copy. A program with symbolic
-extents is compiled through torch.compile, which keeps what it had assumed of them and compiles again where it must.
+Theory of operation: the program runs as exported, operator by operator, or (option ``compile: "1"``) as native code
+that torch's compiler makes of it. Either way it is a flat function of weights, inputs and memory for the outputs: a
+binding makes that list once for its slot, and a request is one call with it. Weights are views of the sealed file, one
+copy for all workers. Packages that AOTInductor has made are torch_package.py's. The number of threads and the precision
+of float32 are settings of the whole process: a run sets them, unless they are so already.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import json
-import mmap
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, NotFound
-from teal.host.wire import Spec
-from teal.kernel.protocol import Outcome, Source, check_inputs
+from teal.kernel.protocol import Kernel, Outcome, Source, check_inputs
+from teal.kernel.sealed import mapped, mapped_privately, memory_of
 
-LAYOUT = "teal.json"  # in the file's extra/
+# What AOTInductor's code was not made for, it must refuse instead of reading where nothing is.
+os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")
+try:
+    import torch
+except ImportError:  # a worker without the extra still runs other kernels
+    torch = None  # type: ignore[assignment]
+
+_PRECISIONS = {"fp32": "ieee", "bf16": "bf16"}
+
+Settings = tuple[int, str]  # threads, precision
+_now: Settings | None = None  # that this process computes with
 
 
-class TorchKernel:
-    """One program. Raises NotFound without torch, InvalidArgument for a file that is no exported program."""
+def torch_kernel(source: Source) -> Kernel:
+    """The kernel of a .pt2 file. Raises NotFound without torch, InvalidArgument for a file that is none of torch's."""
+    if torch is None:
+        raise NotFound("torch is not installed; pip install 'teal-runtime[torch]'")
+    from teal.kernel.pt2 import Archive
+    from teal.kernel.torch_package import PackageKernel
 
-    pure = True
+    compile_it = _options(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, about memory that it may not know to be read-only
+        sealed = [mapped_privately(fd) for fd in source.sealed]
+        archive = Archive(mapped(source, "a .pt2 file"), source.shown, sealed)
+        natives, programs = archive.natives(), archive.programs()
+        if natives:
+            return PackageKernel(source, _only(list(natives), source))
+        return ProgramKernel(source, archive, _only(programs, source), compile_it=compile_it)
 
-    def __init__(self, source: Source) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise NotFound("torch is not installed where the host runs; pip install torch there") from None
-        if source.fd is None:
-            raise InvalidArgument(f"{source.reference or source.name}: a torch kernel needs its file", path="$.source")
-        torch.set_num_threads(source.threads or max(1, len(os.sched_getaffinity(0))))
-        self._torch = torch
-        self._dtypes = {name: getattr(torch, name) for name in _DTYPES}
-        program, layout = _program(source)
-        graph = program.graph_module
-        nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        weights = self._weights(source, layout)
-        self._fixed = [(at, weights[node.name]) for at, node in enumerate(nodes) if node.name in weights]
-        given = [node for node in nodes if node.name not in weights]
-        self.inputs = [self._spec(node.name, node.meta["val"], known=True) for node in given]
-        returned = next(node for node in reversed(graph.graph.nodes) if node.op == "output").args[0]
-        self.outputs = [self._spec(f"y{i}", node.meta["val"]) for i, node in enumerate(returned)]
-        examples = [weights[node.name] if node.name in weights else _example(node.meta["val"]) for node in nodes]
-        with torch.no_grad():
-            self._run = self._compiled(graph, examples, nodes, source.options)
+
+class ProgramKernel:
+    """An exported program. Raises InvalidArgument, KernelFailed (it does not compile)."""
+
+    def __init__(self, source: Source, archive: Any, name: str, *, compile_it: bool) -> None:
+        from teal.kernel.torch_compile import library
+        from teal.kernel.torch_graph import flat
+        from teal.kernel.torch_program import read
+
+        program = read(archive, name)
+        self._program = program
+        self._flat = flat(program, compiled=compile_it)
+        self._settings = (source.cores, source.precision or "fp32")
+        self._library = library(source, name, program) if compile_it else None
+        self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
+        self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure
+        self.engine = f"torch {torch.__version__}"
+        self.weights = "mapped"
+        unchecked = program.sizes.unchecked
+        self.note = f"conditions of the program that are not checked: {'; '.join(unchecked)}" if unchecked else ""
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
-        check_inputs(self.inputs, slot)
+        extents = check_inputs(self.inputs, slot)
+        shapes = {spec.name: t.shape for spec, t in zip(self.inputs, slot.inputs, strict=True) if t is not None}
+        numbers = self._numbers(slot)
+        self._program.sizes.check(extents, shapes)
         if len(slot.outputs) != len(self.outputs):
             raise InvalidArgument(f"{len(slot.outputs)} outputs, expected {len(self.outputs)}", path="$.outputs")
-        self._torch.set_grad_enabled(False)  # of the loop's thread, which runs all requests
-        arguments = [self._view(tensor) for tensor in slot.inputs if tensor is not None]
-        for at, weight in self._fixed:
-            arguments.insert(at, weight)
-        outputs = [None if tensor is None else self._view(tensor) for tensor in slot.outputs]
-        return functools.partial(_run, self._run, arguments, outputs, slot.wanted)
+        given = [*self._weights, *(None if t is None else over(t, t.shape) for t in slot.inputs)]
+        places = {len(self._weights) + i: view for i, view in numbers.items()}
+        beside: dict[int, Any] = {}  # outputs without memory in the slot
+        for output, size in self._flat.written:
+            shape = [extents[extent] if isinstance(extent, str) else extent for extent in size]
+            tensor = slot.outputs[output]
+            if tensor is None:
+                given.append(torch.empty(shape, dtype=getattr(torch, str(self.outputs[output].dtype))))
+                if slot.wanted[output]:
+                    beside[output] = given[-1]
+            else:
+                self._check_planned(output, tensor)
+                given.append(over(tensor, shape))
+        return self._run(slot, given, places, beside)
+
+    def _numbers(self, slot: WorkerSlot) -> dict[int, Any]:
+        """Inputs that are numbers, not tensors: by index, memory to read them from."""
+        return {
+            i: tensor.numpy()
+            for i, (scalar, tensor) in enumerate(zip(self._program.scalars, slot.inputs, strict=True))
+            if scalar and tensor is not None
+        }
+
+    def _check_planned(self, output: int, tensor: Tensor) -> None:
+        spec = self.outputs[output]
+        if tensor.dtype != spec.dtype:
+            raise InvalidArgument(
+                f"output {spec.name!r} planned as {tensor.dtype}, expected {spec.dtype}", path="$.outputs"
+            )
+
+    def _run(
+        self, slot: WorkerSlot, given: list[Any], places: dict[int, Any], beside: dict[int, Any]
+    ) -> Callable[[], Outcome]:
+        function = self._flat.module.forward if self._library is None else self._library.run
+        settings, returned, whole = self._settings, self._flat.returned, len(self.outputs)
+        copied = sum(t.nbytes for t in (slot.outputs[i] for i in self._flat.copied) if t is not None)
+        spread = self._library is None
+
+        def run() -> None:
+            if _now != settings:
+                _settle(settings)
+            function(*given) if spread else function(given)
+
+        def run_with_more() -> Outcome:
+            if _now != settings:
+                _settle(settings)
+            for i, view in places.items():
+                given[i] = view.item()
+            made = function(*given) if spread else function(given)
+            if copied:
+                slot.count_copy_out(copied)
+            outcome: list[Any] = [None] * whole
+            for i, value in zip(returned, made or (), strict=True):
+                outcome[i] = _value(value, self.outputs[i].dtype)
+            for i, memory in beside.items():
+                outcome[i] = memory.reshape([int(e) for e in memory.shape])
+            return outcome
+
+        return run_with_more if places or beside or returned or copied else run
 
     def close(self) -> None:
-        del self._run, self._fixed
-
-    def _compiled(self, graph: Any, examples: list[Any], nodes: list[Any], options: dict[str, str]) -> Any:
-        if options.get("compile") != "1":
-            return graph
-        import torch._inductor.config as inductor
-
-        inductor.compile_threads = 1  # no processes of its own
-        if any(not isinstance(extent, int) for node in nodes for extent in node.meta["val"].shape):
-            run = self._torch.compile(graph, dynamic=True, fullgraph=True)
-        else:
-            run = self._torch._inductor.compile(graph, examples)
-        run(*examples)  # type: ignore[no-untyped-call]
-        return run
-
-    def _weights(self, source: Source, layout: dict[str, Any]) -> dict[str, Any]:
-        regions = [
-            mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) for fd in source.sealed
-        ]
-        weights = {}
-        for name, (region, offset, nbytes, dtype, shape, stride) in layout.items():
-            memory = self._torch.frombuffer(regions[region], dtype=self._torch.uint8, offset=offset, count=nbytes)
-            weights[name] = memory.view(self._dtypes[dtype]).as_strided(shape, stride)
-        return weights
-
-    def _spec(self, name: str, value: Any, *, known: bool = False) -> Spec:
-        shape = [extent if isinstance(extent, int) else _symbol(extent) for extent in value.shape]
-        dtype = str(value.dtype).removeprefix("torch.")
-        if known and any(extent is None for extent in shape):
-            raise InvalidArgument(
-                f"input {name!r} has shape {tuple(value.shape)}, expected numbers and symbols", path="$.source"
-            )
-        return Spec(name, dtype, shape)
-
-    def _view(self, tensor: Tensor) -> Any:
-        dtype = self._dtypes[tensor.dtype]
-        if tensor.nbytes == 0:
-            return self._torch.empty(tensor.shape, dtype=dtype)
-        memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)
-        memory.owner = tensor  # type: ignore[attr-defined]
-        return self._torch.frombuffer(memory, dtype=dtype).view(tensor.shape)
+        self._library = None
+        self._weights = []
 
 
-_DTYPES = (
-    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
-    "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2",
-)  # fmt: skip
+def over(tensor: Tensor, shape: Any) -> Any:
+    """A torch tensor on a slot's memory, in a shape of as many elements."""
+    dtype = getattr(torch, tensor.dtype)
+    if tensor.nbytes == 0:
+        return torch.empty(list(shape), dtype=dtype)
+    return torch.from_numpy(memory_of(tensor)).view(dtype).reshape(list(shape))
 
 
-def _run(run: Callable[..., Sequence[Any]], arguments: list[Any], outputs: list[Any], wanted: Any) -> Outcome:
-    made = run(*arguments)
-    left: list[Any] | None = None
-    for at, (place, value) in enumerate(zip(outputs, made, strict=True)):
-        if place is not None and place.shape == value.shape:
-            place.copy_(value)
-        elif wanted[at]:
-            left = left or [None] * len(outputs)
-            left[at] = value.contiguous().numpy()
-    return left
+def settle(settings: Settings) -> None:
+    """Makes this process compute so, if it does not already."""
+    if _now != settings:
+        _settle(settings)
 
 
-def _program(source: Source) -> tuple[Any, dict[str, Any]]:
-    from torch.export.pt2_archive._package import load_pt2
-
-    try:
-        with open(f"/proc/self/fd/{source.fd}", "rb") as file:  # with a position of its own
-            contents = load_pt2(file)
-        layout = json.loads(contents.extra_files.get(LAYOUT, "{}")).get("weights", {})
-        return contents.exported_programs["model"], layout
-    except Exception as error:
-        text = " ".join(str(error).split())[:600]
-        raise InvalidArgument(
-            f"{source.reference or source.name}: expected a program of torch.export.save(): {text}"
-        ) from None
+def _settle(settings: Settings) -> None:
+    global _now
+    threads, precision = settings
+    torch.set_num_threads(threads)
+    backend: Any = torch.backends.mkldnn
+    for part in (backend.matmul, backend.conv):
+        part.fp32_precision = _PRECISIONS[precision]
+    _now = settings
 
 
-def _symbol(extent: Any) -> str | None:
-    expression = extent.node.expr
-    return str(expression) if expression.is_Symbol else None
+def _value(value: Any, dtype: str | None) -> Any:
+    """What the core stores: tensors as they are, if they read like their shape."""
+    if isinstance(value, torch.Tensor):
+        return value.contiguous()
+    return np.asarray(value, dtype)
 
 
-def _example(value: Any) -> Any:
-    import torch
+def _options(source: Source) -> bool:
+    """Is it to be compiled? Raises InvalidArgument for options that there are not."""
+    if unknown := sorted(set(source.options) - {"compile"}):
+        raise InvalidArgument(f"{unknown}: not options of torch kernels; there is compile", path="$.options")
+    value = source.options.get("compile", "0")
+    if value not in ("0", "1"):
+        raise InvalidArgument(f"compile={value[:40]!r}, expected 0 or 1", path="$.options")
+    return value == "1"
 
-    shape = [extent if isinstance(extent, int) else extent.node.hint or 2 for extent in value.shape]
-    return torch.zeros(shape, dtype=value.dtype)
+
+def _only(names: list[str], source: Source) -> str:
+    if len(names) != 1:
+        raise InvalidArgument(f"{source.shown}: {len(names)} programs, expected one; save one with torch.export.save()")
+    return names[0]
