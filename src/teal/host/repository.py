@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from teal import _core
@@ -84,6 +84,20 @@ class Sealed:
     nbytes: int
     weights_bytes: int = 0  # in front: the file beside it
     digests: tuple[str, ...] = ()  # of the files one by one, the weights first
+    regions: tuple[int, ...] = ()  # sealed memory with more weights; the caller's too
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return () if self.fd is None else (self.fd, *self.regions)
+
+    def beside(self, region: Sealed) -> Sealed:
+        """With one more region, and its bytes."""
+        assert region.fd is not None
+        return replace(self, nbytes=self.nbytes + region.nbytes, regions=(*self.regions, region.fd))
+
+    def close(self) -> None:
+        for fd in self.descriptors:
+            os.close(fd)
 
 
 def seal(fd: int, name: str, limit: int, weights: int | None = None) -> Sealed:
