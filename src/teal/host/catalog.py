@@ -47,16 +47,25 @@ class Catalog:
         user.check_may_change(name, list(self.names.known[name].versions.values()))
         self.names.known[name].stays = True
 
-    def hold(self, name: str, client: Hashable) -> None:
-        """It stays while the client is there, at least."""
-        self.names.known[name].holders.add(client)
+    def hold(self, name: str, client: Hashable, number: int | None = None) -> None:
+        """It stays while the client is there, at least; with a number, that version does."""
+        known = self.names.known[name]
+        (known.holders if number is None else known.numbered.setdefault(number, set())).add(client)
 
-    def held_by(self, client: Hashable) -> list[str]:
-        return [name for name, known in self.names.known.items() if client in known.holders]
+    def held_by(self, client: Hashable) -> list[tuple[str, int | None]]:
+        """Names, and versions by their number."""
+        held: list[tuple[str, int | None]] = []
+        for name, known in self.names.known.items():
+            held += [(name, None)] if client in known.holders else []
+            held += [(name, number) for number, holders in known.numbered.items() if client in holders]
+        return held
 
-    async def release(self, name: str, client: Hashable) -> None:
-        """The client needs it no more. A model that nobody keeps or holds is unloaded."""
+    async def release(self, name: str, client: Hashable, number: int | None = None) -> None:
+        """The client needs it no more. What nobody keeps or holds is unloaded."""
         known = self.names.known.get(name)
+        if known is not None and number is not None:
+            await self._release_version(known, client, number)
+            return
         if known is None or client not in known.holders:
             return
         known.holders.discard(client)
@@ -65,6 +74,18 @@ class Catalog:
         async with known.lock:  # a load may have been under way
             if known.versions and not known.stays and not known.holders:
                 await self._drop(known, list(known.versions.values()), force=False)
+
+    async def _release_version(self, known: Name, client: Hashable, number: int) -> None:
+        holders = known.numbered.get(number)
+        if holders is None or client not in holders:
+            return
+        holders.discard(client)
+        async with known.lock:  # a load may have been under way
+            if known.numbered.get(number):
+                return
+            known.numbered.pop(number, None)
+            if (version := known.versions.get(number)) is not None and not known.stays and not known.holders:
+                await self._drop(known, [version], force=False)
 
     # ---- unloading -----------------------------------------------------------------------------------------------
 
@@ -83,6 +104,7 @@ class Catalog:
         pool = self.names.pool(name.pool)
         for one in doomed:
             name.versions.pop(one.number, None)
+            name.numbered.pop(one.number, None)
             if name.current == one.number:
                 name.current = max(name.versions, default=None)
                 if name.current is not None:

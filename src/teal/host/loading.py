@@ -106,8 +106,9 @@ class Loading:
             timeout=timeout, options=order.options, device=order.device, path=order.path, precision=order.precision,
             concurrency=kept.concurrency,
         )  # fmt: skip
-        fd = None if kept.file_fd is None else os.dup(kept.file_fd)
-        file = files.Sealed(fd, kept.digest, kept.nbytes, order.weights_bytes)
+        fds = [os.dup(fd) for fd in kept.descriptors]
+        own, regions = fds[0] if fds else None, tuple(fds[1:])
+        file = files.Sealed(own, kept.digest, kept.nbytes, order.weights_bytes, (), regions)
         origin = Origin(order.source, order.kernel)
         loader = User(kept.uid, order.trusted)  # by the rights of whoever loaded it, not of whoever rolls back
         version = await self._admitted(pool, name, again, origin, loader, kept.number, file, until)
@@ -146,8 +147,7 @@ class Loading:
         try:
             self._check_digest(load, origin, file)
         except BaseException:
-            if file.fd is not None:
-                os.close(file.fd)
+            file.close()
             raise
         version = await self._admitted(pool, name, load, origin, user, number, file, until)
         replaced = None if name.current is None else name.versions.get(name.current)
@@ -180,8 +180,7 @@ class Loading:
                 raise
         except BaseException:
             await pool.parking.settled(promised, None)
-            if file.fd is not None:
-                os.close(file.fd)
+            file.close()
             raise
         return version
 
@@ -208,7 +207,15 @@ class Loading:
             return files.Sealed(None, "", 0)
         loop = asyncio.get_running_loop()
         limit = self._limits.model_bytes
-        return await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
+        file = await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
+        try:
+            for fd in origin.sealed:
+                region = await loop.run_in_executor(None, files.seal, fd, name, limit)
+                file = file.beside(region)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     async def _resident(
         self,
@@ -238,10 +245,11 @@ class Loading:
             load.precision,
             file.weights_bytes,
             user.owner,
+            len(file.regions),
         )
         try:
             kept = self._names.snapshot_like(order, file.digest)
-            loaded = await pool.residence.load(order, file.fd, load.timeout, until, kept)
+            loaded = await pool.residence.load(order, file.descriptors, load.timeout, until, kept)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
@@ -274,6 +282,7 @@ class Loading:
             engine=loaded.engine,
             precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
             weights=loaded.weights,
+            sealed=file.regions,
             memory=loaded.memory,
             takes_batches=batches and pool.settings.batch > 1,
             concurrency=load.concurrency,

@@ -38,25 +38,22 @@ class Name:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     stays: bool = False  # somebody loaded it to stay
     holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
+    numbered: dict[int, set[Hashable]] = field(default_factory=dict)  # connections that hold one version, by its number
 
     def keep(self, replaced: Version, most: int) -> None:
         """A version that is about to leave can come back, by a descriptor of its own; the oldest beyond ``most`` go."""
         if most > 0:
-            fd = None if replaced.file_fd is None else os.dup(replaced.file_fd)
-            self.kept[replaced.number] = dataclasses.replace(replaced, file_fd=fd)
+            fds = [os.dup(fd) for fd in replaced.descriptors]
+            own, regions = fds[0] if fds else None, tuple(fds[1:])
+            self.kept[replaced.number] = dataclasses.replace(replaced, file_fd=own, sealed=regions)
         while len(self.kept) > most:
-            _close_file(self.kept.pop(next(iter(self.kept))))
+            self.kept.pop(next(iter(self.kept))).close_descriptors()
 
     def forget_replaced(self, number: int | None = None) -> None:
         """That one, or all of them."""
         for one in list(self.kept) if number is None else [number]:
             if (version := self.kept.pop(one, None)) is not None:
-                _close_file(version)
-
-
-def _close_file(version: Version) -> None:
-    if version.file_fd is not None:
-        os.close(version.file_fd)
+                version.close_descriptors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,11 @@ class User:
                     f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
                     "unload it"
                 )
+
+    def files_of(self, version: Version) -> tuple[int, ...]:
+        """Descriptors of what it was loaded from. Raises InvalidArgument when it is somebody else's."""
+        self.check_may_change(version.name, [version])
+        return version.descriptors
 
 
 class Names:

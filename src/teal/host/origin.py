@@ -19,16 +19,19 @@ from teal.kernel.builtin import builtin
 
 @dataclass(slots=True)
 class Origin:
-    """Where a version comes from; ``fd`` is its file and ``weights`` the one beside it, ours to close."""
+    """Where a version comes from; ``fd`` is its file, ``weights`` the one beside it and ``sealed`` weights in memory of
+    their own, all ours to close.
+    """
 
     source: str
     kind: str
     fd: int | None = None
     version: int | None = None
     weights: int | None = None
+    sealed: tuple[int, ...] = ()
 
     def close(self) -> None:
-        for fd in (self.fd, self.weights):
+        for fd in (self.fd, self.weights, *self.sealed):
             if fd is not None:
                 os.close(fd)
 
@@ -45,6 +48,8 @@ def check_load(load: wire.Load) -> None:
         raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
     if not 0 < load.timeout <= 86_400:
         raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
+    if not 0 <= load.sealed <= wire.MAX_SEALED:
+        raise InvalidArgument(f"{load.sealed}, expected 0 to {wire.MAX_SEALED}", path="$.sealed")
 
 
 def find_origin(
@@ -75,12 +80,14 @@ def find_origin(
         raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
     # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
     source = load.source if owner else os.path.basename(load.source)
-    fd = datagram.take_fd()
+    origin = Origin(source, kind, datagram.take_fd(), load.version)
     try:
-        return Origin(source, kind, fd, load.version, datagram.take_fd() if load.has_weights else None)
+        origin.weights = datagram.take_fd() if load.has_weights else None
+        origin.sealed = tuple(datagram.take_fd() for _ in range(load.sealed))
     except BaseException:
-        os.close(fd)
+        origin.close()
         raise
+    return origin
 
 
 def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int) -> Origin:

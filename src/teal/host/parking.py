@@ -131,7 +131,7 @@ class Parking:
                     await self._make_room(version.memory * pool.settings.workers, version.name, version)
                 start = loop.time()
                 loaded = await pool.residence.load(
-                    version.order, version.file_fd, wire.LOAD_TIMEOUT, start + wire.LOAD_TIMEOUT
+                    version.order, version.descriptors, wire.LOAD_TIMEOUT, start + wire.LOAD_TIMEOUT
                 )
             except TealError as error:
                 log.error("pool %s: %s version %d cannot be brought back: %s; what waits for it is cancelled",

@@ -62,6 +62,7 @@ class Version:
     engine: str = ""
     precision: str | None = None
     weights: str = ""
+    sealed: tuple[int, ...] = ()  # descriptors of weights that came in sealed memory of their own
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
     memory: int = 0  # bytes of a worker's own memory that it takes while resident
     parked: bool = False
@@ -70,6 +71,16 @@ class Version:
     takes_batches: bool = False  # its requests run together
     concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of its file and of its sealed weights."""
+        return () if self.file_fd is None else (self.file_fd, *self.sealed)
+
+    def close_descriptors(self) -> None:
+        """Frees the host's hold on them; who still maps them keeps them."""
+        for fd in self.descriptors:
+            os.close(fd)
 
 
 class Pool:
@@ -450,8 +461,7 @@ class Pool:
         self.versions.pop(version.line, None)
         self.set_idle()
         await self.drop_kernel(version.line, version.generation)
-        if version.file_fd is not None:
-            os.close(version.file_fd)
+        version.close_descriptors()
         self.sweeper.free_version(version.line)
 
     def numbers(self) -> dict[str, Any]:
@@ -519,8 +529,7 @@ class Pool:
             session.leases.end()
             session.close_descriptors()
         for version in self.versions.values():
-            if version.file_fd is not None:
-                os.close(version.file_fd)
+            version.close_descriptors()
         self.versions.clear()
         self.residence.close()
         self.sweeper.stop()

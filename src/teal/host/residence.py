@@ -53,7 +53,7 @@ class Order:
     """What a new worker is told of a version."""
 
     load: wire.LoadKernel
-    fd: int | None  # of its file; its version's
+    fds: tuple[int, ...]  # of its file and its sealed weights; its version's
     timeout: float
     key: tuple[int, int]
     snapshot: Snapshot | None = None
@@ -76,14 +76,19 @@ class Residence:
         self._parked: dict[int, Snapshot] = {}  # of versions that will come back
 
     async def load(
-        self, order: wire.LoadKernel, fd: int | None, timeout: float, until: float, snapshot: Snapshot | None = None
+        self,
+        order: wire.LoadKernel,
+        fds: tuple[int, ...],
+        timeout: float,
+        until: float,
+        snapshot: Snapshot | None = None,
     ) -> wire.Loaded:
         """Loads a version in every worker, until that time of the loop at most. Raises what the first one says.
 
         ``snapshot``: an optimised form of the same file, which is this version's from now on.
         """
         snapshot = snapshot or self._parked.pop(order.line, None)
-        mine = Order(order, fd, timeout, (order.line, order.generation), snapshot)
+        mine = Order(order, fds, timeout, (order.line, order.generation), snapshot)
         self._orders[order.line] = mine
         self._killed.pop(order.line, None)
         for _ in range(_DEADLY):
@@ -129,7 +134,7 @@ class Residence:
             snapshot_key="" if kept is None else kept.key,
             snapshot_parts=[] if kept is None else kept.names,
         )
-        fds = (() if order.fd is None else (order.fd,)) + (() if kept is None else kept.fds)
+        fds = order.fds + (() if kept is None else kept.fds)
         async with asyncio.timeout_at(until):
             return await worker.load(load, fds)
 

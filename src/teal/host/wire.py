@@ -23,6 +23,7 @@ from teal.errors import InvalidArgument, TealError, from_core
 PROTOCOL = 2
 MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
 MAX_FDS = 4
+MAX_SEALED = MAX_FDS - 1  # regions with weights that a load may bring beside its file
 LOAD_TIMEOUT = 120.0  # seconds a load may take unless its caller says otherwise
 _MAX_TEXT = 16_000  # characters of an error: it must fit its datagram whatever it quotes
 
@@ -101,6 +102,7 @@ class Load(Message, tag="load"):
     precision: str | None = None  # fp32 or bf16: how an engine computes in float32
     concurrency: int | None = None  # workers that run the name at once, at most
     note: str = ""  # what the client has to say of it: what was tuned, or why that was not used
+    sealed: int = 0  # descriptors of sealed memory with weights, which come after the file's (docs/compile.md)
 
 
 class Verify(Message, tag="verify"):
@@ -127,12 +129,14 @@ class Lookup(Message, tag="lookup"):
     version: int | None = None
     hold: bool = False  # as in Load; what was loaded without it stays in any case
     keep: bool = False  # from now on it stays, whoever holds it
+    files: bool = False  # with the descriptors of its file and of its sealed weights
 
 
 class Release(Message, tag="release"):
-    """This connection holds the model no more."""
+    """This connection holds the model no more, or the version that it had asked for by its number."""
 
     name: str
+    version: int | None = None
 
 
 class ListModels(Message, tag="list_models"):
@@ -239,6 +243,7 @@ class LoadKernel(Message, tag="load_kernel"):
     precision: str | None = None
     weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
     trusted: bool = False  # its owner is the host's: it may bring native code
+    sealed: int = 0  # descriptors of sealed weights that come after the file's
     wants_snapshot: bool = False  # an engine is to hand over the optimised form that it makes
     snapshot_key: str = ""  # what the one that comes with this was made with
     snapshot_parts: list[str] = []  # names of its parts, whose descriptors come behind the file's

@@ -49,9 +49,9 @@ class Control:
         self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, list[int]]] = (
-            queue.SimpleQueue()
-        )
+        self._kernel_orders: queue.SimpleQueue[
+            tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, tuple[int, ...]]
+        ] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
 
@@ -101,11 +101,11 @@ class Control:
                 self.take_up(index)
                 return
             case wire.DropKernel():
-                self._kernel_orders.put((order, []))
+                self._kernel_orders.put((order, ()))
                 return
             case wire.LoadKernel():
-                count = order.has_file + len(order.snapshot_parts)
-                self._kernel_orders.put((order, [datagram.take_fd() for _ in range(count)]))
+                count = order.has_file + order.sealed + len(order.snapshot_parts)
+                self._kernel_orders.put((order, tuple(datagram.take_fd() for _ in range(count))))
                 return
             case wire.Quit() if self.worker is None:
                 self.opened.set()
@@ -157,7 +157,7 @@ class Control:
                 return
         self._dispose(wire.Dropped("kernel", order.line, order.generation))
 
-    def _load(self, order: wire.LoadKernel, fds: list[int]) -> None:
+    def _load(self, order: wire.LoadKernel, fds: tuple[int, ...]) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
         before = _own_bytes()
@@ -177,8 +177,9 @@ class Control:
             except TealError as error:  # a signature too long for one message
                 self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
 
-    def _make(self, order: wire.LoadKernel, fds: list[int], report: wire.Loaded) -> None:
+    def _make(self, order: wire.LoadKernel, fds: tuple[int, ...], report: wire.Loaded) -> None:
         fd = fds[0] if order.has_file else None
+        own = order.has_file + order.sealed  # those behind are the snapshot's
         if order.kernel == "builtin":
             name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
             self._worker.set_builtin(order.line, order.generation, name)
@@ -197,9 +198,10 @@ class Control:
             order.weights_bytes,
             order.trusted,
             order.wants_snapshot,
-            Snapshot(order.snapshot_key, dict(zip(order.snapshot_parts, fds[order.has_file :], strict=True)))
+            Snapshot(order.snapshot_key, dict(zip(order.snapshot_parts, fds[own:], strict=True)))
             if order.snapshot_parts
             else None,
+            fds[order.has_file : own],
         )
         kernel = load_kernel(order.kernel, source)
         self._hand_over(order, getattr(kernel, "snapshot", None))
@@ -276,7 +278,7 @@ class Control:
             self._tell(wire.Wanted(index, epoch))
             return
         if what == "kernel":
-            self._kernel_orders.put((dropped, []))  # freeing a model takes longer than requests should wait
+            self._kernel_orders.put((dropped, ()))  # freeing a model takes longer than requests should wait
             return
         if what in ("region", "session") and (residents := sys.modules.get("teal.kernel.residents")) is not None:
             residents.forget(index, epoch if what == "region" else None)

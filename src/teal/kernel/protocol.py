@@ -74,6 +74,7 @@ class Source:
     trusted: bool = False  # whoever loads it may run native code here
     wants_snapshot: bool = False  # whoever loads it keeps an optimised form, if one is made
     snapshot: Snapshot | None = None  # made by an earlier load of the same file, perhaps with something else
+    sealed: tuple[int, ...] = ()  # descriptors of sealed memory with weights (docs/compile.md)
 
     @property
     def cores(self) -> int:

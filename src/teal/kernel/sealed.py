@@ -33,7 +33,12 @@ def mapped(source: Source, what: str) -> mmap.mmap:
     size = os.fstat(source.fd).st_size
     if size == 0:
         raise InvalidArgument(f"{source.shown}: the file is empty, expected {what}")
-    return contents(source.fd)
+    return mapped_privately(source.fd)
+
+
+def mapped_privately(fd: int) -> mmap.mmap:
+    """All of a file."""
+    return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def memory_of(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:

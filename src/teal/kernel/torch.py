@@ -19,7 +19,7 @@ import numpy as np
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, NotFound
 from teal.kernel.protocol import Kernel, Outcome, Snapshot, Source, check_inputs
-from teal.kernel.sealed import mapped, memory_of
+from teal.kernel.sealed import mapped, mapped_privately, memory_of
 
 # What AOTInductor's code was not made for, it must refuse instead of reading where nothing is.
 os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")
@@ -44,7 +44,8 @@ def torch_kernel(source: Source) -> Kernel:
     compile_it = _options(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about memory that it may not know to be read-only
-        archive = Archive(mapped(source, "a .pt2 file"), source.shown)
+        sealed = [mapped_privately(fd) for fd in source.sealed]
+        archive = Archive(mapped(source, "a .pt2 file"), source.shown, sealed)
         natives, programs = archive.natives(), archive.programs()
         if natives:
             return PackageKernel(source, _only(list(natives), source))
