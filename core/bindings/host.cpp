@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "host/bpf_session.hpp"
 #include "host/batch.hpp"
 #include "host/sweeper.hpp"
 
@@ -64,12 +65,11 @@ nb::dict session_dict(const Pool& pool, std::uint32_t index) {
 
 nb::dict client_stages(Sweeper& sweeper, std::uint32_t session) {
     nb::dict by_model;
-    const ClientStages* stages = sweeper.client_stages(session);
-    if (stages == nullptr) return by_model;
-    for (std::uint32_t i = 0; i < stages_per_session; ++i) {
+    const std::span<const ClientStages> stages = sweeper.client_stages(session);
+    for (std::size_t i = 0; i < stages.size(); ++i) {
         const ClientStages& s = stages[i];
         const std::uint32_t model = s.model.load(std::memory_order_relaxed);
-        if (model == 0 && i + 1 < stages_per_session) continue;
+        if (model == 0 && i + 1 < stages.size()) continue;
         nb::dict d;
         d["requests"] = s.requests.load(std::memory_order_relaxed);
         d["copies_in"] = s.copies_in.load(std::memory_order_relaxed);
@@ -79,9 +79,18 @@ nb::dict client_stages(Sweeper& sweeper, std::uint32_t session) {
         d["copy"] = histogram_list(s.copy);
         d["wake"] = histogram_list(s.wake);
         d["total"] = histogram_list(s.total);
-        by_model[nb::int_(model == 0 || i + 1 == stages_per_session ? -1 : static_cast<int>(model - 1))] = d;
+        by_model[nb::int_(model == 0 || i + 1 == stages.size() ? -1 : static_cast<int>(model - 1))] = d;
     }
     return by_model;
+}
+
+nb::dict bpf_stages(Sweeper& sweeper, std::uint32_t session) {
+    nb::dict d;
+    const BpfStages* stages = sweeper.bpf_stages(session);
+    if (stages == nullptr) return d;
+    d["queue"] = histogram_list(stages->queue);
+    d["run"] = histogram_list(stages->run);
+    return d;
 }
 
 std::shared_ptr<Sweeper> make_sweeper(std::uint64_t idle_ns) { return std::make_shared<Sweeper>(Pool::create(idle_ns)); }
@@ -117,8 +126,14 @@ void bind_host(nb::module_& m) {
         .def("retire_version", &Sweeper::retire_version, nb::arg("line"), released())
         .def("version_in_flight", &Sweeper::version_in_flight, nb::arg("line"))
         .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
+        .def("park_version", &Sweeper::park_version, nb::arg("line"), released())
+        .def("unpark_version", &Sweeper::unpark_version, nb::arg("line"), released())
+        .def("version_running", &Sweeper::version_running, nb::arg("line"), released())
+        .def("version_waiting", &Sweeper::version_waiting, nb::arg("line"), released())
         .def("free_version", &Sweeper::free_version, nb::arg("line"))
         .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
+        .def("bpf_stages", &bpf_stages, nb::arg("session"), nb::sig("def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]"),
+             "Of a BPF session, as workers saw it; empty for any other.")
         .def("client_stages", &client_stages, nb::arg("session"), nb::sig("def client_stages(self, session: int) -> dict[int, dict[str, typing.Any]]"),
              "By index of the model (-1: all that found no room of their own): requests, copies_in, bytes_in, and the buckets of copy, wake, total.")
         .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail, bool stopping) {
@@ -165,6 +180,7 @@ void bind_host(nb::module_& m) {
     m.attr("MAX_BATCH") = most_batch;
     m.attr("KERNEL_NATIVE") = static_cast<unsigned>(kernel_native);
     m.attr("MAX_WORKERS") = max_workers;
+    m.attr("MODELS_COUNTED_APART") = stages_per_session - 1;  // by a client, of what it sees of its calls
 }
 
 }  // namespace teal

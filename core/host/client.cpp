@@ -122,7 +122,14 @@ void ClientSession::rouse() noexcept {
 }
 
 bool ClientSession::spin(ClientSlot& slot, std::uint64_t ns) noexcept {
-    return spin_for(ns, [&] { return ended(slot); });
+    return spin_for(ns, [&] { return ended(slot); }, [this] { return worker_here(); });
+}
+
+bool ClientSession::worker_here() const noexcept {
+    const std::uint8_t here = core_mark();
+    if (here == 0) return true;
+    const SessionHeader& header = *map_->header();
+    return std::ranges::any_of(header.worker_cores, [&](const auto& mark) { return mark.load(std::memory_order_relaxed) == here; });
 }
 
 bool ClientSession::quiescent(const ClientSlot& slot) noexcept {
@@ -181,7 +188,7 @@ bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
         const std::uint64_t now = now_ns();
         budget = std::min(budget, end_ns > now ? end_ns - now : 0);
     }
-    return spin_for(budget, [&] { return ended(slot); });
+    return spin_for(budget, [&] { return ended(slot); }, [this] { return worker_here(); });
 }
 
 // One bounded sleep on the slot's completion word.
@@ -206,7 +213,7 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
     if (!done) {
         std::uint64_t budget = spin_.budget_ns();
         if (end != 0 && now + budget > end) budget = end > now ? end - now : 0;
-        done = spin_for(budget, [&] { return ended(slot); });
+        done = spin_for(budget, [&] { return ended(slot); }, [this] { return worker_here(); });
     }
     while (!done) {
         now = now_ns();
@@ -226,12 +233,12 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
 
 ClientStages* ClientSession::stages_of(std::uint32_t model) noexcept {
     ClientStages* stages = map_->stages();
-    for (std::uint32_t i = 0; i + 1 < stages_per_session; ++i) {
+    for (std::uint32_t i = 0; i + 1 < map_->layout.stage_count; ++i) {
         std::uint32_t seen = 0;
         // Relaxed: it guards no other data, and only threads of this client write it.
         if (stages[i].model.compare_exchange_strong(seen, model + 1, std::memory_order_relaxed) || seen == model + 1) return &stages[i];
     }
-    return &stages[stages_per_session - 1];
+    return &stages[map_->layout.stage_count - 1];
 }
 
 void ClientSession::saw_end(const ClientSlot& slot, ClientStages& stages) noexcept {

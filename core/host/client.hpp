@@ -104,6 +104,8 @@ public:
     [[nodiscard]] std::uint64_t spin_budget_ns() const noexcept { return spin_.budget_ns(); }
 
 private:
+    // Was a worker last seen on this thread's core?
+    [[nodiscard]] bool worker_here() const noexcept;
     friend struct Block;
     friend class SlotHome;
     void release_block(std::uint32_t region, std::uint64_t offset) noexcept;

@@ -145,7 +145,8 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
     for (std::uint32_t i = 0; i < max_versions; ++i) {
         const VersionLine& version = memory_->versions[i];
         // SYNC: acquire pairs with Sweeper::publish_version(): the line's other fields are complete, and only read once it is ready.
-        if (static_cast<VersionState>(version.state.load(std::memory_order_acquire)) != VersionState::ready) continue;
+        const auto state = static_cast<VersionState>(version.state.load(std::memory_order_acquire));
+        if (state != VersionState::ready && state != VersionState::parked) continue;
         if (version.model != entry.model || version.number != entry.version) continue;
         version_line = i;
         return Reason::none;
@@ -188,6 +189,11 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     record.entry.priority = std::min(entry.priority, line.most_priority);
+    if ((entry.submitted_low | entry.submitted_high) == 0) {  // a BPF program has no tick counter to read: it waits from here on
+        const std::uint64_t now = ticks();
+        record.entry.submitted_low = static_cast<std::uint32_t>(now);
+        record.entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
+    }
     record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;
@@ -264,8 +270,11 @@ void Pool::count_end(VersionLine& version, State state) noexcept {
 void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
     Record& record = memory_->records[index];
     SessionLine& session = memory_->sessions[record.session];
-    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(record.charge, session.finish);  // it had nothing of the workers
+    const std::uint32_t charge = record.charge;
     record.charge = 0;
+    // The compiler keeps to this order: should we die in between, the session waits longer for once, and is not given it back twice.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(charge, session.finish);  // it had nothing of the workers
     if (map != nullptr && map->epoch == record.epoch) {
         Ending ending;
         ending.state = state;
@@ -289,6 +298,12 @@ std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps
         }
         if (ended_early(index, record.session < maps.size() ? maps[record.session] : nullptr)) {
             give_back({&index, 1});
+            continue;
+        }
+        if (is_parked(record.version_line)) {
+            if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
+            wanted_.set(record.version_line);
+            block(index);
             continue;
         }
         VersionLine& version = memory_->versions[record.version_line];

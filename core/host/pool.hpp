@@ -11,6 +11,8 @@
 // one ends in virtual time, or now; its length is what this version usually takes), then arrival. With one session that is arrival; a
 // session that fills its quota is served in turn with the others.
 //
+// A parked version's requests wait as well, among the blocked: pick() puts them there and says that the version is wanted.
+//
 // A request may wait for the ends of others of its session, or of events (AfterLine). Its record is queued as all are, but lies
 // in `blocked` until they have come; every dispatcher looks, and a leader that watches the rings watches these lines as well.
 //
@@ -21,9 +23,11 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "host/session.hpp"
@@ -98,7 +102,8 @@ struct alignas(64) SessionLine {
 };
 static_assert(sizeof(SessionLine) == 64);
 
-enum class VersionState : std::uint32_t { empty = 0, loading, ready, retiring };
+// parked: no worker holds its kernel; what is asked of it waits until the host has brought it back.
+enum class VersionState : std::uint32_t { empty = 0, loading, ready, retiring, parked };
 
 enum KernelFlags : std::uint32_t {
     kernel_pure = 1,        // running it twice or for nobody cannot be noticed
@@ -209,6 +214,9 @@ public:
     void gather(std::uint32_t first, std::span<SessionMap* const> maps, std::vector<std::uint32_t>& company) noexcept;
     // Gives records back that ended (state terminal).
     void give_back(std::span<const std::uint32_t> records) noexcept;
+    // Versions that pick() passed by since the last time, because they are parked.
+    [[nodiscard]] std::bitset<max_versions> take_wanted() noexcept { return std::exchange(wanted_, {}); }
+    [[nodiscard]] bool is_parked(std::uint32_t version_line) const noexcept;
     // Gives those back that ended while they waited in the run queue.
     void prune() noexcept;
     // Ends what is left in the ring of a session that takes no more requests.
@@ -281,6 +289,7 @@ private:
 
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
+    std::bitset<max_versions> wanted_;  // this process's own
 };
 
 }  // namespace teal

@@ -1,5 +1,6 @@
 #include "host/session.hpp"
 
+#include <sched.h>
 #include <bit>
 #include <climits>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace teal {
 
-SessionLayout session_layout(std::uint32_t slots) noexcept {
+SessionLayout session_layout(std::uint32_t slots, std::uint32_t stages) noexcept {
     SessionLayout layout{};
     layout.slots = slots;
     // A slot is reused only after the worker side let go of it, so at most one entry a slot is in the ring; two more for an
@@ -21,7 +22,8 @@ SessionLayout session_layout(std::uint32_t slots) noexcept {
     layout.afters = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
     layout.devices = layout.afters + std::uint64_t{slots} * sizeof(AfterLine);
     layout.stages = layout.devices + std::uint64_t{slots} * sizeof(DeviceLine);
-    layout.size = round_up(layout.stages + stages_per_session * sizeof(ClientStages), page_bytes);
+    layout.stage_count = stages;
+    layout.size = round_up(layout.stages + stages * sizeof(ClientStages), page_bytes);
     return layout;
 }
 
@@ -32,6 +34,11 @@ void SessionMap::set_region(std::uint32_t id, std::shared_ptr<Region> region) {
     }
     views[id] = region ? RegionView{region->base(), region->size()} : RegionView{};
     owned[id] = std::move(region);
+}
+
+std::uint8_t core_mark() noexcept {
+    const int core = ::sched_getcpu();
+    return core < 0 ? std::uint8_t{0} : static_cast<std::uint8_t>(core % 255 + 1);
 }
 
 std::shared_ptr<Region> create_session_region(std::uint32_t slots, std::uint32_t index, std::uint32_t epoch) {

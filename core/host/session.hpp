@@ -2,7 +2,7 @@
 //
 // Layout of a session region:
 //   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | after lines[slots] |
-//   device lines[slots] | ClientStages[16]
+//   device lines[slots] | ClientStages[64]
 // Everything after the first page is writable by the client. The host formats it and remembers the
 // sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
 //
@@ -29,6 +29,10 @@ namespace teal {
 
 inline constexpr std::uint32_t session_magic = 0x53534554;  // "TESS"
 
+inline constexpr std::uint32_t max_core_marks = 40;  // workers beyond share them
+// This thread's core as a mark; many cores share one on large machines, which costs a needless yield at worst.
+[[nodiscard]] std::uint8_t core_mark() noexcept;
+
 struct SessionHeader {
     std::uint32_t magic;          // session_magic
     std::uint32_t abi;            // abi_version
@@ -36,7 +40,8 @@ struct SessionHeader {
     std::uint32_t ring_capacity;
     std::uint32_t index;          // in the pool's session table
     std::uint32_t epoch;          // of that table entry
-    std::uint8_t pad0[40];
+    // Where the pool's workers were last seen, each its own: core_mark(), 0: nowhere. A client that spins gives way to them only.
+    std::atomic<std::uint8_t> worker_cores[max_core_marks];
     alignas(64) std::atomic<std::uint32_t> doorbell;   // client bumps it, then wakes; the leader sleeps on it
     std::uint8_t pad1[60];
     alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: a leader sleeps or is about to; raised by it, taken down by the client that rings
@@ -57,7 +62,7 @@ struct ClientStages {
     Histogram wake;                        // kernel left → client saw it
     Histogram total;                       // submit → client saw it
 };
-inline constexpr std::uint32_t stages_per_session = 16;  // the last one is shared by all models that found no other
+inline constexpr std::uint32_t stages_per_session = 64;  // the last one is shared by all models that found no other; 7 KiB each
 
 struct SessionLayout {
     std::uint32_t slots;
@@ -67,11 +72,14 @@ struct SessionLayout {
     std::uint64_t afters;
     std::uint64_t devices;
     std::uint64_t stages;
+    std::uint32_t stage_count;
     std::uint64_t size;
 };
 
-// slots: 1..65536
-SessionLayout session_layout(std::uint32_t slots) noexcept;
+// slots: 1..65536; stages: how many ClientStages
+SessionLayout session_layout(std::uint32_t slots, std::uint32_t stages = stages_per_session) noexcept;
+
+struct BpfStages;
 
 // What one process knows of a session: trusted numbers and where it mapped things.
 struct SessionMap {
@@ -79,6 +87,7 @@ struct SessionMap {
     std::uint32_t epoch = 0;
     SessionLayout layout{};
     bool no_futex = false;                       // its memory is a BPF map's: nobody can sleep on a word in it
+    BpfStages* bpf_stages = nullptr;             // of such a session (host/bpf_session.hpp)
     std::shared_ptr<Region> session;
     std::vector<std::shared_ptr<Region>> owned;  // tensor regions by id; null where returned
     std::vector<RegionView> views;               // the same for descriptor checks

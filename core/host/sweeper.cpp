@@ -355,6 +355,46 @@ void Sweeper::cancel_version(std::uint32_t line) {
     rouse();
 }
 
+bool Sweeper::park_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::atomic<std::uint32_t>& state = pool_->memory().versions[line].state;
+    const bool ready = static_cast<VersionState>(state.load(std::memory_order_relaxed)) == VersionState::ready;
+    if (ready) state.store(static_cast<std::uint32_t>(VersionState::parked), std::memory_order_release);
+    pool_->leave();
+    return ready;
+}
+
+void Sweeper::unpark_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::atomic<std::uint32_t>& state = pool_->memory().versions[line].state;
+    if (static_cast<VersionState>(state.load(std::memory_order_relaxed)) == VersionState::parked)
+        state.store(static_cast<std::uint32_t>(VersionState::ready), std::memory_order_release);
+    pool_->leave();
+    rouse();
+}
+
+std::uint32_t Sweeper::version_running(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::uint32_t count = 0;
+    for (const Record& record : pool_->memory().records)
+        if (record.version_line == line && state_of_record(record) == State::running) ++count;
+    pool_->leave();
+    return count;
+}
+
+std::uint32_t Sweeper::version_waiting(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::uint32_t count = 0;
+    for (const Record& record : pool_->memory().records)
+        if (record.version_line == line && state_of_record(record) == State::queued) ++count;
+    pool_->leave();
+    return count;
+}
+
 void Sweeper::free_version(std::uint32_t line) {
     const std::lock_guard lock(mutex_);
     pool_->memory().versions[line].state.store(static_cast<std::uint32_t>(VersionState::empty), std::memory_order_release);
@@ -365,9 +405,15 @@ void Sweeper::set_version_flags(std::uint32_t line, std::uint32_t flags) {
     pool_->memory().versions[line].flags = flags;
 }
 
-const ClientStages* Sweeper::client_stages(std::uint32_t session) {
+std::span<const ClientStages> Sweeper::client_stages(std::uint32_t session) {
     const std::lock_guard lock(mutex_);
-    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->stages() : nullptr;
+    if (session >= max_sessions || maps_[session] == nullptr) return {};
+    return {maps_[session]->stages(), maps_[session]->layout.stage_count};
+}
+
+const BpfStages* Sweeper::bpf_stages(std::uint32_t session) {
+    const std::lock_guard lock(mutex_);
+    return session < max_sessions && maps_[session] != nullptr ? maps_[session]->bpf_stages : nullptr;
 }
 
 Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail, bool stopping) {

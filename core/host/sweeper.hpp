@@ -54,10 +54,16 @@ public:
     std::uint32_t version_in_flight(std::uint32_t line);
     void cancel_version(std::uint32_t line);     // ends what still waits for it
     void free_version(std::uint32_t line);
+    // No new request of it is run until unpark; those that run go on: poll version_running(). False when it is not ready.
+    bool park_version(std::uint32_t line);
+    void unpark_version(std::uint32_t line);     // every worker holds it again
+    std::uint32_t version_running(std::uint32_t line);
+    std::uint32_t version_waiting(std::uint32_t line);  // taken, and neither running nor ended
     void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
 
-    // The session's ClientStages[stages_per_session], or null for a free session.
-    const ClientStages* client_stages(std::uint32_t session);
+    // The session's ClientStages, none for a free session.
+    std::span<const ClientStages> client_stages(std::uint32_t session);
+    const BpfStages* bpf_stages(std::uint32_t session);  // null: not a BPF session
 
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.

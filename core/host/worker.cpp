@@ -1,6 +1,8 @@
 #include "host/worker.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <unistd.h>
 
@@ -120,12 +122,15 @@ void Worker::forget_session(std::uint32_t session, std::uint32_t epoch) {
 
 void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
     post([=](Worker& w) {
-        if (version_line < max_versions) w.kernels_[version_line] = {generation, kernel};
+        if (version_line >= max_versions) return;
+        w.kernels_[version_line] = {generation, kernel};
+        w.told_wanted_.reset(version_line);
     });
 }
 
 void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
     post([=](Worker& w) {
+        if (version_line < max_versions) w.told_wanted_.reset(version_line);
         if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
             w.drop_bindings(version_line);
             w.gatherings_.drop(version_line);
@@ -153,6 +158,15 @@ void Worker::list_live() {
     live_.clear();
     for (SessionMap* map : maps_)
         if (map != nullptr) live_.push_back(map);
+    core_ = 0;  // a session that is new has not been shown it
+}
+
+// Where we run, to those who wait for us: relaxed, an old place costs its reader a yield or some patience.
+void Worker::show_core() noexcept {
+    const std::uint8_t core = core_mark();
+    if (core == core_) return;
+    core_ = core;
+    for (SessionMap* map : live_) map->header()->worker_cores[index_ % max_core_marks].store(core, std::memory_order_relaxed);
 }
 
 void Worker::quit() {
@@ -210,6 +224,7 @@ std::uint32_t Worker::take() {
     if (record != nobody && pool_->memory().header.batch > 1) pool_->gather(record, maps_, company_);
     const bool more = pool_->queued() > 0;
     pool_->leave();
+    tell_wanted();
     if (record == nobody) return record;
     PoolMemory& memory = pool_->memory();
     const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
@@ -228,7 +243,17 @@ std::uint32_t Worker::take() {
     return record;
 }
 
+// Once for each time that a version is parked.
+void Worker::tell_wanted() {
+    const std::bitset<max_versions> wanted = pool_->take_wanted() & ~told_wanted_;
+    if (wanted.none()) return;
+    told_wanted_ |= wanted;
+    for (std::uint32_t line = 0; line < max_versions; ++line)
+        if (wanted.test(line) && on_dropped) on_dropped("wanted", line, pool_->memory().versions[line].generation);
+}
+
 void Worker::wait() {
+    show_core();
     PoolHeader& header = pool_->memory().header;
     const std::uint64_t idle = __atomic_load_n(&header.idle_ns, __ATOMIC_RELAXED);
     if (idle != spin_.ceiling_ns()) spin_.set_ceiling(idle);
@@ -441,18 +466,65 @@ struct EarlyEnd {
     std::uint32_t generation;
     Ending* ending;
     bool told;
+    Worker* worker;
+    std::uint32_t record;
 
     bool give(const Run& run) {
         ending->started = run.started;
         ending->ended = ticks();
         told = end_request(*line, generation, *ending);
+        if (ending->ended - ending->started > cold_after_ticks()) worker->fetch_path(record, *ending);
         return true;
+    }
+    static std::uint64_t cold_after_ticks() noexcept {
+        static const std::uint64_t value = ns_to_ticks(100'000);
+        return value;
     }
 };
 
 }  // namespace
 
+// A long kernel has pushed everything else out of the caches. What the end of this request and the start of the next one touch
+// is fetched at once, instead of one miss after the other.
+void Worker::fetch_path(std::uint32_t index, const Ending& ending) const noexcept {
+    const auto fetch = [](const void* at, std::size_t bytes) {
+        const auto first = reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{63};
+        for (std::uintptr_t line = first; line < reinterpret_cast<std::uintptr_t>(at) + bytes; line += 64)
+            __builtin_prefetch(reinterpret_cast<const void*>(line), 1);
+    };
+    PoolMemory& memory = pool_->memory();
+    const Record& record = memory.records[index];
+    fetch(&record, sizeof record);
+    fetch(&line_, sizeof line_);
+    fetch(&memory.header, sizeof memory.header);
+    fetch(&memory.versions[record.version_line], sizeof(VersionLine));
+    fetch(&memory.sessions[record.session], sizeof(SessionLine));
+    fetch(memory.heap, 64);
+    fetch(memory.blocked, 64);
+    const Histogram* stages = memory.histograms[record.version_line].stages;
+    fetch(&stages[static_cast<std::size_t>(Stage::run)].buckets[Histogram::bucket_of(static_cast<std::uint64_t>(ticks_to_ns(ending.ended - ending.started)))], 4);
+    fetch(&stages[static_cast<std::size_t>(Stage::queue)].buckets[Histogram::bucket_of(2000)], 4);
+    fetch(this, sizeof *this);
+    fetch(finished_.data(), 4);
+    fetch(live_.data(), 8);
+    for (const SessionMap* map : std::span(live_).first(std::min<std::size_t>(live_.size(), 8))) {
+        fetch(map, sizeof *map);
+        const std::uint32_t head = __atomic_load_n(&memory.sessions[map->index].head, __ATOMIC_RELAXED);
+        const RingConsumer ring(map->ring(), map->layout.ring_capacity, head);
+        fetch(map->ring(), sizeof(RingHeader));
+        fetch(ring.next_line(), 64);
+    }
+    if (const Session* session = sessions_[record.session].get()) {
+        const Slot& slot = session->slots[record.entry.slot];
+        fetch(&slot, sizeof slot);
+        fetch(slot.binding.get(), 64);
+    }
+    fetch(&memory.models[record.entry.model], 8);
+    fetch(&kernels_[record.version_line], 16);
+}
+
 void Worker::execute(std::uint32_t index) {
+    show_core();
     Record& record = pool_->memory().records[index];
     line_.record.store(index, std::memory_order_relaxed);
     serving_ = record.session;
@@ -476,7 +548,7 @@ void Worker::execute(std::uint32_t index) {
         ending.reason = Reason::client_cancelled;
         slot = nullptr;
     }
-    EarlyEnd answer{&line, record.entry.generation, &ending, false};
+    EarlyEnd answer{&line, record.entry.generation, &ending, false, this, index};
     if (slot != nullptr) {
         ending.version = version.number;
         run.started = ticks();
@@ -500,7 +572,7 @@ void Worker::execute(std::uint32_t index) {
     const bool lent = session->slots[slot_index].chain.spilled();
     if (run.handed_over) {  // the host may have given the record to another request by now
         if (lent) *slot = Slot{};
-        account(version_line, submitted, run, ending);
+        account(version_line, submitted, session->map->bpf_stages, run, ending);
         line_.record.store(nobody, std::memory_order_relaxed);
         line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         serving_ = nobody;
@@ -522,7 +594,8 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), run, ending, share);
+    BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
+    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
     serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -546,7 +619,8 @@ bool Worker::tell(const Record& record, Session* session, const Run& run, Ending
     return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
 }
 
-void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending, std::uint64_t share) noexcept {
+void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
+                     std::uint64_t share) noexcept {
     PoolMemory& memory = pool_->memory();
     VersionLine& version = memory.versions[version_line];
     if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
@@ -558,9 +632,13 @@ void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const 
     if (ending.started == 0) return;
     Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
-    // 0: its client has no tick counter to read (a BPF program).
-    if (submitted != 0) stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
+    const std::uint64_t queue_ns = ending.started > submitted ? ns(ending.started - submitted) : 0;
     const std::uint64_t run_ns = ns(ending.ended - ending.started);
+    stages[static_cast<std::size_t>(Stage::queue)].add(queue_ns);
+    if (bpf_stages != nullptr) {
+        bpf_stages->queue.add(queue_ns);
+        bpf_stages->run.add(run_ns);
+    }
     stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
     if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));
     const std::uint64_t average = version.run_ns.load(std::memory_order_relaxed);

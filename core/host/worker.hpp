@@ -46,12 +46,15 @@ public:
     // The worker's thread: until quit().
     void run();
 
-    // Called by the loop after drop_* was applied, with what was dropped; set before run().
+    // Called by the loop after drop_* was applied, with what was dropped, and with "wanted" when a parked version is asked for; set
+    // before run().
     std::function<void(const char* what, std::uint32_t index, std::uint32_t epoch)> on_dropped;
     // Called by the loop for a request whose input was spilled by another; set before run().
     FetchSpill fetch_spill;
 
     [[nodiscard]] Pool& pool() noexcept { return *pool_; }
+
+    void fetch_path(std::uint32_t record, const Ending& ending) const noexcept;
 
 private:
     struct Slot {  // what is prepared for one slot of one session
@@ -77,10 +80,12 @@ private:
     void post_session(std::shared_ptr<SessionMap> map);
     void apply_inbox();
     void list_live();
+    void show_core() noexcept;
     void drop_bindings(std::uint32_t version_line);
     void forget_session(std::uint32_t session, std::uint32_t epoch);
     std::uint32_t take();
     void wait();
+    void tell_wanted();
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_ready() const noexcept;
@@ -107,13 +112,15 @@ private:
     void finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share = 1);
     bool tell(const Record& record, Session* session, const Run& run, Ending& ending);
     // `share`: so many requests were answered by that run.
-    void account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending, std::uint64_t share = 1) noexcept;
+    void account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
+                 std::uint64_t share = 1) noexcept;
 
     std::shared_ptr<Pool> pool_;
     std::uint32_t index_;
     WorkerLine& line_;
     SpinBudget spin_;
     bool leading_ = false;
+    std::uint8_t core_ = 0;                  // core_mark() that the sessions were shown
     bool quit_ = false;
     std::uint32_t serving_ = nobody;         // session whose request is being executed
     std::uint64_t wait_began_ = 0;           // ticks; 0: did not wait as the leader for what comes next
@@ -121,6 +128,7 @@ private:
     std::vector<SessionMap*> live_;          // the same without the gaps
     std::vector<std::unique_ptr<Session>> sessions_;
     std::vector<Loaded> kernels_;            // by version line
+    std::bitset<max_versions> told_wanted_;  // parked versions that on_dropped("wanted", …) was called for
     Gatherings gatherings_;
     std::vector<std::uint32_t> company_;     // taken together with the record that take() returned
     std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()

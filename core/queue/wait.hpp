@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <utility>
 
 #include "cpu/clock.hpp"
 
@@ -61,9 +62,10 @@ private:
 void give_way() noexcept;
 
 // Polls `ready` for up to `ns`; true as soon as it holds. Looks at the clock only every 16th time. After 5 µs it also
-// gives way now and then: whoever we wait for may be waiting for this very core.
-template <class Ready>
-bool spin_for(std::uint64_t ns, Ready&& ready) noexcept {
+// gives way now and then while `in_the_way` says so: whoever we wait for may be waiting for this very core. Where nobody is, giving way to
+// a busy stranger costs a whole time slice.
+template <class Ready, class InTheWay>
+bool spin_for(std::uint64_t ns, Ready&& ready, InTheWay&& in_the_way) noexcept {
     if (ready()) return true;
     if (ns == 0) return false;
     const std::uint64_t start = ticks();
@@ -76,8 +78,14 @@ bool spin_for(std::uint64_t ns, Ready&& ready) noexcept {
         }
         const std::uint64_t passed = ticks() - start;
         if (passed > limit) return ready();
-        if (passed > polite && (round & 3) == 0) give_way();
+        if (passed > polite && (round & 3) == 0 && in_the_way()) give_way();
     }
+}
+
+// The same when nobody knows where the other side is.
+template <class Ready>
+bool spin_for(std::uint64_t ns, Ready&& ready) noexcept {
+    return spin_for(ns, std::forward<Ready>(ready), [] { return true; });
 }
 
 // Sleeps until woken, `*word != expected`, or CLOCK_MONOTONIC `until_ns`. Spurious returns are allowed.

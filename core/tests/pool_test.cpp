@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "base/error.hpp"
@@ -50,6 +51,21 @@ void test_identity() {
     scene.check_all_free();
     CHECK_EQ(scene.pool->memory().versions[3].requests.load(), 19);
     CHECK_EQ(scene.pool->memory().versions[3].bindings.load(), 7);  // one a slot
+}
+
+// Whoever waits for a worker sees where it runs, also one who came after the worker had shown itself to others.
+void test_workers_show_their_cores() {
+    GatedPool scene;
+    scene.add_worker();
+    for (int round = 0; round < 2; ++round) {
+        const Client client = scene.open();
+        const auto slot = client.slot();
+        CHECK(call(*client.session, *slot, identity_model));
+        const auto map = teal::map_session(::dup(client.session_fd), client.index, client.epoch, client.slots);
+        const auto& marks = map->header()->worker_cores;
+        CHECK(marks[0].load() != 0);
+        CHECK(std::all_of(std::begin(marks) + 1, std::end(marks), [](const auto& mark) { return mark.load() == 0; }));
+    }
 }
 
 void test_builtins() {
@@ -358,6 +374,7 @@ void test_priority_is_cut() {
 
 int main() {
     test_identity();
+    test_workers_show_their_cores();
     test_builtins();
     test_refusals();
     test_order();

@@ -54,6 +54,12 @@ void test_spin_for() {
     CHECK(teal::monotonic_ns() - start >= 1'900'000);
     int calls = 0;
     CHECK(teal::spin_for(1'000'000'000'000, [&] { return ++calls == 100; }));
+    int asked = 0;
+    const auto in_the_way = [&] { return ++asked > 0; };
+    CHECK(!teal::spin_for(3'000, [] { return false; }, in_the_way));
+    CHECK_EQ(asked, 0);  // too short to be anybody's fault
+    CHECK(!teal::spin_for(2'000'000, [] { return false; }, in_the_way));
+    CHECK(asked > 0);
 }
 
 // Calls of one length: nothing is known at first, then the window lies around it, never wider than an eighth.

@@ -455,9 +455,20 @@ class Sweeper:
 
     def cancel_version(self, line: int) -> None: ...
 
+    def park_version(self, line: int) -> bool: ...
+
+    def unpark_version(self, line: int) -> None: ...
+
+    def version_running(self, line: int) -> int: ...
+
+    def version_waiting(self, line: int) -> int: ...
+
     def free_version(self, line: int) -> None: ...
 
     def set_version_flags(self, line: int, flags: int) -> None: ...
+
+    def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]:
+        """Of a BPF session, as workers saw it; empty for any other."""
 
     def client_stages(self, session: int) -> dict[int, dict[str, Any]]:
         """
@@ -519,6 +530,8 @@ MAX_BATCH: int = 256
 KERNEL_NATIVE: int = 4
 
 MAX_WORKERS: int = 64
+
+MODELS_COUNTED_APART: int = 63
 
 class WorkerRegion:
     """A region of a client, as a buffer over all of it."""
@@ -689,6 +702,50 @@ def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
 def measure_call(slot: Slot, n: int) -> list[int]:
     """
     Nanoseconds of each of n identity calls on this slot, timed in the core.
+    """
+
+class Timed:
+    """
+    Calls a callable and keeps how long it took inside, measured as a worker measures its kernels.
+    """
+
+    def __init__(self, callable: object) -> None: ...
+
+    def __call__(self) -> Any: ...
+
+    @property
+    def last_run_ns(self) -> int:
+        """Nanoseconds of the last call."""
+
+LINE_BYTES: int = 128
+
+LINE_ASKED: int = 0
+
+LINE_DONE: int = 64
+
+LINE_STATUS: int = 68
+
+LINE_STATE: int = 72
+
+LINE_STAMP: int = 80
+
+LINE_OWNER: int = 84
+
+LINE_LIMIT: int = 88
+
+DIRECTORY_BYTES: int = 17536
+
+DIRECTORY_MAGIC: int = 1380209748
+
+DIRECTORY_LAYOUT: int = 1
+
+DIRECTORY_CAPACITY: int = 256
+
+DIRECTORY_REGIONS: int = 64
+
+def fence() -> None:
+    """
+    What this thread stored is visible, to other threads and to devices, before what it stores or reads from now on.
     """
 
 class DeviceLine:

@@ -201,22 +201,26 @@ def test_overhead_below_the_noise_makes_no_ratio(judged: ground.Ground) -> None:
     assert bars_of(judged.report)["call.vs_best_server.overhead_ratio"].ok is None
 
 
-RESIDENT = Times([array("q", [20_005_000, 20_004_000, 20_006_000])], [array("q", [20_000_000] * 3)])
+def embedded(*, around: int, maths: int = 20_000_000, inner: bool = True, scatter: int = 0) -> Times:
+    """Blocks of three calls of so many ns, whose time of the maths is known or not."""
+    blocks = [array("q", [maths + around + k * scatter] * 3) for k in range(3)]
+    return Times(blocks, [array("q", [maths + k * scatter] * 3) for k in range(3)] if inner else [])
 
 
 @pytest.mark.parametrize(
-    ("resident", "paired", "value", "ok"),
+    ("resident", "alone", "value", "ok"),
     [
-        (RESIDENT, Estimate(40, 50), 5.0, True),
-        (RESIDENT, Estimate(400, 50), 5.0, False),  # the worker's maths would be slower than the engine's alone
-        (Times(RESIDENT.blocks), Estimate(5, 50), None, None),  # nobody can tell 5 from 105
-        (Times(RESIDENT.blocks), Estimate(5, 1), 5.0, True),
+        (embedded(around=9_000), embedded(around=4_000), 5.0, True),  # a caller in the process pays for cold caches too
+        (embedded(around=11_000), embedded(around=4_000), 7.0, False),
+        (embedded(around=9_000, maths=20_400_000), embedded(around=4_000), 5.0, False),  # its maths would be slower
+        (embedded(around=9_000, inner=False), embedded(around=4_000, scatter=90_000), None, None),  # 5 or 105
+        (embedded(around=9_000, inner=False), embedded(around=4_000), 5.0, True),
     ],
 )
 def test_embedder_is_judged_around_the_maths(
-    judged: ground.Ground, resident: Times, paired: Estimate, value: float | None, ok: bool | None
+    judged: ground.Ground, resident: Times, alone: Times, value: float | None, ok: bool | None
 ) -> None:
-    call.judge_embedder(judged, "call.minilm.added.p50_us", resident, paired, Estimate(0, 0))
+    call.judge_embedder(judged, "call.minilm.added.p50_us", resident, alone, Estimate(0, 0))
     (bar,) = judged.report.bars
     assert (bar.value, bar.ok) == (value, ok)
     assert "paired difference with the engine in-process" in bar.note

@@ -19,7 +19,7 @@ def test_load_shows_the_signature(teal: Teal, name: str, mlp: Path) -> None:
     said = teal(f"load {name} {mlp} --threads 1 --option session.intra_op.allow_spinning=0")
     assert said.status == 0
     first, *rest = said.out.splitlines()
-    assert first.startswith(f"{name} version 1: onnx, 18.5 KiB, loaded in ")
+    assert first.startswith(f"{name} version 1: onnx (fp32, threads 1), 18.5 KiB, loaded in ")
     assert rest == ["  in   x float32[batch, 64]", "  out  y float32[batch, 8]"]
     assert said.err == ""
 
@@ -95,7 +95,7 @@ def test_bad_files(teal: Teal, typed: Typed, shared: str, name: str, tmp_path: P
     [
         ("builtin:none", "builtin kernel 'none'; there are ['identity'"),
         ("words", "expected a path ending in .onnx"),
-        ("builtin:sum --kernel gpu", "expected onnx, systems, function or builtin"),
+        ("builtin:sum --kernel gpu", "expected onnx, openvino, torch, systems, function or builtin"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("toys:none", "toys has no 'none'"),
         ("", "this host has no model repository"),

@@ -81,7 +81,7 @@ def test_a_timeout_that_is_none(timeout: float) -> None:
     [
         ("source", 3, "a path, builtin:NAME or package.module:function"),
         ("source", b"model.onnx", "a path, builtin:NAME or package.module:function"),
-        ("kernel", 3, "onnx, systems, function or builtin"),
+        ("kernel", 3, "onnx, openvino, torch, systems, function or builtin"),
         ("version", "1", "a whole number"),
         ("version", True, "a whole number"),
         ("pool", 3, "the name of a pool"),
@@ -102,7 +102,7 @@ def test_names_and_parts_of_a_load(host: teal.Host) -> None:
     wrong: Any = {"intra_op": 1}
     said(
         lambda: host.load("x", "builtin:sum", options=wrong),
-        "$.options['intra_op']", 1, "text, as onnxruntime takes it",
+        "$.options['intra_op']", 1, "text, as the engine takes it",
     )  # fmt: skip
     assert host.models() == []
 

@@ -264,14 +264,21 @@ def test_host_names(name: str) -> None:
 def test_sources(attached: teal.Host, tmp_path: Path) -> None:
     load = lambda source, **options: lambda: attached.load("m", source, **options)  # noqa: E731
     refused(
-        load("nonsense"), "$.source", "a path ending in .onnx or .safetensors, builtin:NAME or package.module:function"
+        load("nonsense"),
+        "$.source",
+        "a path ending in .onnx, .xml, .pt2 or .safetensors, builtin:NAME or package.module:function",
     )
     refused(load("x" * 10_000), "$.source", "expected a path")
     refused(load("model.onnx\0"), "$.source", "expected a path")
     refused(load("a\0.onnx"), "$.source", "NUL")
     refused(load("a" * 5000 + ".onnx"), "$.source", "4095 bytes")
     refused(load(tmp_path, kernel="onnx"), "$.source", "not a regular file")
-    refused(load("builtin:identity", kernel="magic"), "$.kernel", "magic", "onnx, systems, function or builtin")
+    refused(
+        load("builtin:identity", kernel="magic"),
+        "$.kernel",
+        "magic",
+        "onnx, openvino, torch, systems, function or builtin",
+    )
     refused(load("builtin:identity", version=0), "$.version", "1 to 2^31 - 1")
     refused(load("builtin:identity", version=1 << 31), "$.version", "1 to 2^31 - 1")
     refused(load("builtin:identity", version=1 << 70), None, "out of range")

@@ -56,7 +56,8 @@ class Version(ModelStatistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client(ClientStatistics):
-    """A client's session with a pool. requests: since it connected. stages (copy, wake, total): of the interval."""
+    """A client's session with a pool. requests: since it connected. stages (copy, wake, total; of a BPF session also
+    queue and run, as workers saw them): of the interval."""
 
     requests_per_s: float
 
@@ -66,7 +67,7 @@ class Interval(Totals):
     """interval_s: between the looks, on the host's clock; since_start: the first look was the host's start.
 
     unattributed: calls, since the host's start, whose callers had no room left to count them by model (a client counts
-    15 models apart): they are missing in what callers count.
+    63 models apart): they are missing in what callers count.
     """
 
     interval_s: float

@@ -22,7 +22,7 @@ from teal import _core
 from teal._version import __version__
 from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
-from teal.host import argument, wire
+from teal.host import argument, engines, wire
 from teal.host import repository as files
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
@@ -41,6 +41,7 @@ from teal.host.records import (
     filled,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
+from teal.tune import choice as tuning
 
 
 class _Thread:
@@ -109,8 +110,11 @@ class Host:
     so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
     models compute each row by itself, or this makes them wrong.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, batch, delay, and a client's bytes, in_flight and slots; what a pool does not say is as above.
-    Each has workers, memory and sessions of its own.
+    idle, threads, cores, memory, keep, batch, delay, and a client's bytes, in_flight and slots; what a pool does not
+    say is as above. Each has workers, memory and sessions of its own.
+    memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
+    when somebody calls them (docs/models.md).
+    keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
@@ -126,6 +130,8 @@ class Host:
         limits: Limits | None = None,
         repository: str | os.PathLike[str] | None = None,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
+        memory: int | None = None,
+        keep: int = 1,
         batch: int = 1,
         delay: str | float = 0,
     ) -> None:
@@ -143,6 +149,8 @@ class Host:
                 limits=limits,
                 repository=repository,
                 pools=pools,
+                memory=memory,
+                keep=keep,
                 batch=batch,
                 delay=delay,
             )
@@ -193,25 +201,32 @@ class Host:
         device: str | None = None,
         path: str | None = None,
         digest: str | None = None,
+        precision: str | None = None,
         concurrency: int | None = None,
+        tuned: bool | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
-        source: path of an .onnx or .safetensors file (docs/systems.md), "builtin:identity" (sum, sleep, spin),
-        "package.module:callable", or None for the host's repository.
+        source: path of an .onnx, .xml (OpenVINO's, with its .bin beside it), .pt2 (torch.export) or .safetensors file
+        (docs/systems.md), "builtin:identity" (sum, sleep, spin), "package.module:callable", or None for the host's
+        repository.
         version: pins this number beside the others; without it the new version replaces the current one under load,
         losing no request.
-        kernel: onnx, systems, function or builtin, when the source does not say. idempotent: run again if a worker
-        dies under it (default: if pure).
+        kernel: onnx, openvino, torch, systems, function or builtin, when the source does not say (docs/models.md).
+        idempotent: run again if a worker dies under it (default: if pure).
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,
-        and in one pool at a time. options: session options of the engine by name.
-        device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"); default:
-        the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch each), "cpu", or "auto" (default: by
-        batch; docs/devices.md).
+        and in one pool at a time. options: of the engine, by name. precision: "fp32" (default: what the file says, no
+        less) or "bf16" (float32 arithmetic may be done in bfloat16, where engine and CPU can).
+        device: where a systems load runs, as teal.device.open() takes it ("opencl", "opencl:pocl", "cuda"), or one of
+        OpenVINO's ("GPU", "NPU"); default: the CPU. path: "apk" (a resident kernel, called directly), "pl" (a launch
+        each), "cpu", or "auto" (default: by batch; docs/devices.md).
+        digest: SHA-256 that the file must have (of an .xml: that of its .bin and itself, in this order); a repository
+        also honours FILE.sha256 beside a file.
         concurrency: workers of the pool that run this name at once, at most, so that a long model leaves some to the
         others; default: any number. It holds for all versions of the name, as the load that came last says.
-        digest: SHA-256 that the file must have; a repository also honours FILE.sha256 beside a file.
+        tuned: what `teal tune` kept for this file on this machine is used for kernel, precision and threads if these
+        are left open, and said in ``model.statistics().note``; False: it is not; True: it must be there.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
         finished what they run.
         Raises NotFound, InvalidArgument (a file that is not a model), QuotaExceeded, KernelFailed, PeerDied (it
@@ -220,7 +235,7 @@ class Host:
         message = wire.Load(
             files.check_name(name),
             argument.path_of(source, "$.source", "a path, builtin:NAME or package.module:function"),
-            argument.optional(kernel, str, "$.kernel", "onnx, systems, function or builtin"),
+            argument.optional(kernel, str, "$.kernel", engines.KINDS),
             argument.optional(version, int, "$.version", "a whole number"),
             argument.optional(pool, str, "$.pool", "the name of a pool"),
             argument.optional(idempotent, bool, "$.idempotent", "True, False or None"),
@@ -231,8 +246,10 @@ class Host:
             device=argument.optional(device, str, "$.device", "the name of a device"),
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
             digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
+            precision=argument.optional(precision, str, "$.precision", "fp32 or bf16"),
             concurrency=argument.optional(concurrency, int, "$.concurrency", "a whole number"),
         )
+        tuning.apply(message, argument.optional(tuned, bool, "$.tuned", "True, False or None"))
         fds = _with_file(message)
         try:
             described, _ = self._connection.ask(message, fds)
@@ -255,6 +272,17 @@ class Host:
         Returns when the workers have given the memory back. Raises NotFound.
         """
         self._ask(wire.Unload(files.check_name(name), version, force))
+
+    def rollback(self, name: str, version: int | None = None, *, timeout: float = wire.LOAD_TIMEOUT) -> Model:
+        """Makes an earlier version current again, under load and without losing a request.
+
+        version: a loaded one, or one that was replaced and is kept (``keep=``); default: the one that was replaced
+        last. What it replaces is kept in turn, so that rolling back twice is where one was.
+        Raises NotFound (no such version is kept), and what ``load`` raises.
+        """
+        number = argument.optional(version, int, "$.version", "a whole number")
+        seconds = argument.seconds(timeout, "$.timeout")
+        return Model(self, self._ask(wire.RollBack(files.check_name(name), number, seconds)), pinned=False)
 
     def models(self) -> list[ModelInfo]:
         """Every loaded version."""
@@ -281,17 +309,20 @@ class Host:
 
     # ---- memory --------------------------------------------------------------------------------------------------
 
-    def empty(self, shape: Sequence[int], dtype: str = "float32", *, pages: str = "best") -> _core.Tensor:
+    def empty(
+        self, shape: Sequence[int], dtype: str = "float32", *, pages: str = "best", pool: str = DEFAULT_POOL
+    ) -> _core.Tensor:
         """A zeroed tensor in this client's shared memory. pages: small, best or huge (2 MiB).
 
-        Raises QuotaExceeded, InvalidArgument.
+        pool: whose models take it where it is (``model.info.pool``); those of another get a copy, which is counted.
+        Raises QuotaExceeded, InvalidArgument, NotFound (no such pool).
         """
         self._connection.check_not_forked()
         if self._connection.closed:
             raise Closed("the connection to the host is closed")
         if not all(0 <= operator.index(extent) < 1 << 63 for extent in shape):
             raise InvalidArgument(f"{tuple(shape)}, expected extents of 0 to 2^63 - 1", path="$.shape")
-        session = self._connection.session(DEFAULT_POOL)
+        session = self._connection.session(argument.one_of(pool, str, "$.pool", "the name of a pool"))
         size = _core.dtype_size(dtype) * math.prod(shape)
         return session.with_room(lambda: session.core.allocate(dtype, list(shape)), size, pages)
 
@@ -351,12 +382,12 @@ class Host:
 
 def _engine_options(options: object) -> dict[str, str]:
     given = argument.mapping({} if options is None else options, "$.options", "a mapping of names to text")
-    expected = "text, as onnxruntime takes it"
+    expected = "text, as the engine takes it"
     return {name: argument.one_of(value, str, f"$.options[{name[:60]!r}]", expected) for name, value in given.items()}
 
 
 def _with_file(message: wire.Load) -> tuple[int, ...]:
-    """Descriptors to send along: the file of a model that is read from one, if it is here."""
+    """Descriptors to send along: the files of a model that is read from some, if they are here."""
     source = message.source
     if source is None or (message.kernel or files.kernel_kind(source)) not in files.FILE_KINDS.values():
         return ()
@@ -364,6 +395,14 @@ def _with_file(message: wire.Load) -> tuple[int, ...]:
     with contextlib.suppress(TealError):  # it may exist for the host only, in its repository
         fds = (files.open_file(source, 1 << 46),)
     message.has_file = bool(fds)
+    beside = engines.weights_beside(source)
+    if fds and beside is not None and os.path.exists(beside):
+        try:
+            fds = (*fds, files.open_file(beside, 1 << 46))
+        except BaseException:
+            os.close(fds[0])
+            raise
+        message.has_weights = True
     if os.path.exists(source):
         message.source = os.path.abspath(source)
     return fds

@@ -45,6 +45,7 @@ class Client:
     greeted: bool = False
     sessions: dict[str, Session] = field(default_factory=dict)  # by pool
     bpf_sessions: list[tuple[str, Session]] = field(default_factory=list)  # (pool, session)
+    accounts: dict[str, list[Session]] = field(default_factory=dict)  # by pool; what has been closed leaves by itself
     answering: int = 0
     reading: bool = False
     looked_at: bool = False  # a timer for _look_at() runs
@@ -228,8 +229,9 @@ class Listener:
             number = wire.envelope_id(datagram.data) if client.greeted else None
             self._reply(client, wire.Reply(number or 0, error=failure))
             return number is not None
-        with_file = isinstance(envelope.body, wire.Load) and envelope.body.has_file
-        expected = 1 if with_file or isinstance(envelope.body, wire.OpenBpfSession) else 0
+        expected = int(isinstance(envelope.body, wire.OpenBpfSession))
+        if isinstance(envelope.body, wire.Load):
+            expected = envelope.body.has_file + envelope.body.has_weights
         datagram.close(keep=expected)
         client.answering += 1
         self.task(self._answer(client, envelope, datagram))

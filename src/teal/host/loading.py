@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from teal import _core
-from teal.errors import DeadlineExceeded, InvalidArgument, QuotaExceeded
+from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceeded
+from teal.host import engines, wire
 from teal.host import repository as files
-from teal.host import wire
 from teal.host.batching import takes_batches
 from teal.host.limits import Limits
 from teal.host.names import Name, Names, User
-from teal.host.origin import Origin, check_kind, check_load, find_origin
+from teal.host.origin import Origin, check_load, find_origin
 from teal.host.pool import Pool, Version
 
 _MOST_LEAVING = 4
+_MOST_NOTE = 600  # characters of what a client has to say of its load
 
 
 class Loading:
@@ -52,13 +53,12 @@ class Loading:
             load, datagram, owner=user.owner, repository=self._repository, model_bytes=self._limits.model_bytes
         )
         try:
-            check_kind(load, origin.kind)
             name = self._names.take(load.name, pool)
             name.waiting += 1
             self._under_way += 1
             try:
                 until = asyncio.get_running_loop().time() + load.timeout
-                await self._turn(name, load, until)
+                await self._turn(name, load.name, load.timeout, until)
                 try:
                     return await self._load_version(pool, name, load, origin, user, until)
                 finally:
@@ -68,10 +68,55 @@ class Loading:
                 name.waiting -= 1
                 self._names.forget_unused(load.name, name)
         finally:
-            if origin.fd is not None:
-                os.close(origin.fd)
+            origin.close()
 
-    async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
+    # ---- and back ------------------------------------------------------------------------------------------------
+
+    async def roll_back(self, back: wire.RollBack, user: User) -> dict[str, Any]:
+        """Makes a loaded version current, or one that was replaced resident and current. Raises what ``load`` does."""
+        current = self._names.version(back.name, None)  # raises
+        name = self._names.known[back.name]
+        pool = self._names.pool(name.pool)
+        until = asyncio.get_running_loop().time() + back.timeout
+        await self._turn(name, back.name, back.timeout, until)
+        try:
+            current = self._names.version(back.name, None)
+            user.check_may_change(back.name, [current])
+            number = back.version if back.version is not None else next(reversed(name.kept), None)
+            if number is not None and number in name.versions:
+                if number != current.number:
+                    self._publish(pool, name, name.versions[number])
+                    await pool.unbind(current)
+                return self._names.describe(back.name, name.versions[number])
+            if number is None or number not in name.kept:
+                wanted = "an earlier version" if number is None else f"version {number}"
+                raise NotFound(
+                    f"{wanted} of {back.name!r}: kept are {sorted(name.kept)}, loaded {sorted(name.versions)}; a pool "
+                    f"keeps {pool.settings.keep} replaced (keep=)"
+                )
+            await self._bring_back(pool, name, name.kept[number], back.timeout, until)
+            return self._names.describe(back.name, name.versions[number])
+        finally:
+            name.lock.release()
+
+    async def _bring_back(self, pool: Pool, name: Name, kept: Version, timeout: float, until: float) -> None:
+        order = kept.order
+        again = wire.Load(
+            kept.name, order.source, order.kernel, None, pool.name, kept.idempotent, order.threads, kept.idle_ns,
+            timeout=timeout, options=order.options, device=order.device, path=order.path, precision=order.precision,
+            concurrency=kept.concurrency,
+        )  # fmt: skip
+        fd = None if kept.file_fd is None else os.dup(kept.file_fd)
+        file = files.Sealed(fd, kept.digest, kept.nbytes, order.weights_bytes)
+        origin = Origin(order.source, order.kernel)
+        loader = User(kept.uid, order.trusted)  # by the rights of whoever loaded it, not of whoever rolls back
+        version = await self._admitted(pool, name, again, origin, loader, kept.number, file, until)
+        replaced = None if name.current is None else name.versions.get(name.current)
+        self._publish(pool, name, version)
+        if replaced is not None:
+            await pool.unbind(replaced)
+
+    async def _turn(self, name: Name, key: str, timeout: float, until: float) -> None:
         """Takes the name's lock. Raises DeadlineExceeded."""
         try:
             async with asyncio.timeout_at(until):
@@ -84,7 +129,7 @@ class Loading:
                     raise
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{load.name!r} was not loaded within {load.timeout:g} s: another load or unload of it is under way"
+                f"{key!r} was not loaded within {timeout:g} s: another load or unload of it is under way"
             ) from None
 
     async def _load_version(
@@ -97,19 +142,48 @@ class Loading:
                 path="$.version",
             )
         user.check_may_change(load.name, list(name.versions.values()))
-        file = await self._sealed(load.name, origin.fd)
+        file = await self._sealed(load.name, origin)
         try:
             self._check_digest(load, origin, file)
-            version = await self._resident(pool, name, load, origin, user, number, file, until)
         except BaseException:
             if file.fd is not None:
                 os.close(file.fd)
             raise
+        version = await self._admitted(pool, name, load, origin, user, number, file, until)
         replaced = None if name.current is None else name.versions.get(name.current)
         self._publish(pool, name, version)
         if replaced is not None:
             await pool.unbind(replaced)
         return self._names.describe(load.name, version)
+
+    async def _admitted(
+        self,
+        pool: Pool,
+        name: Name,
+        load: wire.Load,
+        origin: Origin,
+        user: User,
+        number: int,
+        file: files.Sealed,
+        until: float,
+    ) -> Version:
+        """Resident, within the pool's budget. Takes the file."""
+        promised = 0
+        try:
+            promised = await pool.parking.admit(load.name, file.nbytes)
+            version = await self._resident(pool, name, load, origin, user, number, file, until)
+            promised, given = 0, promised
+            try:
+                await pool.parking.settled(given, version)
+            except BaseException:
+                await pool.undo_load(version.order)
+                raise
+        except BaseException:
+            await pool.parking.settled(promised, None)
+            if file.fd is not None:
+                os.close(file.fd)
+            raise
+        return version
 
     def _check_digest(self, load: wire.Load, origin: Origin, file: files.Sealed) -> None:
         """Of the sealed copy, which is what runs. Raises InvalidArgument."""
@@ -120,16 +194,21 @@ class Loading:
                     path="$.digest",
                 )
             files.check_digest(load.digest, file.digest, f"the file of {load.name!r}")
-        if self._repository is not None and file.fd is not None:
-            noted = files.noted_digest(Path(origin.source))
+        if self._repository is None or file.fd is None:
+            return
+        paths = [origin.source] if origin.weights is None else [engines.weights_beside(origin.source), origin.source]
+        for path, digest in zip(paths, file.digests, strict=True):
+            assert path is not None
+            noted = files.noted_digest(Path(path))
             if noted is not None:
-                files.check_digest(noted, file.digest, origin.source, "$.source")
+                files.check_digest(noted, digest, path, "$.source")
 
-    async def _sealed(self, name: str, fd: int | None) -> files.Sealed:
-        if fd is None:
+    async def _sealed(self, name: str, origin: Origin) -> files.Sealed:
+        if origin.fd is None:
             return files.Sealed(None, "", 0)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, files.seal, fd, name, self._limits.model_bytes)
+        limit = self._limits.model_bytes
+        return await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
 
     async def _resident(
         self,
@@ -156,6 +235,9 @@ class Loading:
             load.device,
             load.path or "auto",
             load.idle_ns,
+            load.precision,
+            file.weights_bytes,
+            user.owner,
         )
         try:
             loaded = await pool.residence.load(order, file.fd, load.timeout, until)
@@ -187,7 +269,11 @@ class Loading:
             seconds=loaded.seconds,
             uid=user.uid,
             idle_ns=load.idle_ns,
-            note=loaded.note,
+            note="; ".join(note for note in (load.note[:_MOST_NOTE], loaded.note) if note),
+            engine=loaded.engine,
+            precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
+            weights=loaded.weights,
+            memory=loaded.memory,
             takes_batches=batches and pool.settings.batch > 1,
             concurrency=load.concurrency,
         )
@@ -195,6 +281,7 @@ class Loading:
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
         """From here on new calls go to it; the version it replaces finishes what it has and is dropped."""
         pool.versions[version.line] = version
+        name.forget_replaced(version.number)  # the same, resident again, or another with its number
         name.versions[version.number] = version
         name.current = version.number
         name.last = max(name.last, version.number)
@@ -205,6 +292,7 @@ class Loading:
             return  # it stands beside the others
         for other in [v for v in name.versions.values() if v is not version and not v.pinned]:
             del name.versions[other.number]
+            name.keep(other, pool.settings.keep)
             task = pool.spawn_task(pool.drop_version(other, force=False))
             name.leaving.add(task)
             task.add_done_callback(name.leaving.discard)

@@ -431,11 +431,18 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "uid",
         "device",
         "path",
+        "engine",
+        "precision",
+        "threads",
+        "weights",
+        "memory",
+        "parked",
         "takes_batches",
         "concurrency",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},
+        kept=tuple(described["kept"]),
         inputs=tuple(_public(_spec(item)) for item in described["inputs"]),
         outputs=tuple(_public(_spec(item)) for item in described["outputs"]),
     )

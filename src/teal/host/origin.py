@@ -11,26 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from teal import _core
-from teal.errors import InvalidArgument, NotFound
+from teal.errors import InvalidArgument
+from teal.host import engines, wire
 from teal.host import repository as files
-from teal.host import wire
-from teal.kernel.builtin import BUILTINS
-
-_EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
+from teal.kernel.builtin import builtin
 
 
 @dataclass(slots=True)
 class Origin:
-    """Where a version comes from; ``fd`` is its file, ours to close."""
+    """Where a version comes from; ``fd`` is its file and ``weights`` the one beside it, ours to close."""
 
     source: str
     kind: str
     fd: int | None = None
     version: int | None = None
+    weights: int | None = None
+
+    def close(self) -> None:
+        for fd in (self.fd, self.weights):
+            if fd is not None:
+                os.close(fd)
 
 
 def check_load(load: wire.Load) -> None:
-    """Numbers and options of a load. Raises InvalidArgument."""
+    """Numbers of a load. Raises InvalidArgument."""
     if load.version is not None and not 1 <= load.version < 1 << 31:
         raise InvalidArgument(f"{load.version}, expected 1 to 2^31 - 1", path="$.version")
     if load.threads is not None and not 1 <= load.threads <= 1024:
@@ -41,31 +45,19 @@ def check_load(load: wire.Load) -> None:
         raise InvalidArgument(f"{load.idle_ns} ns, expected 0 to one hour", path="$.idle")
     if not 0 < load.timeout <= 86_400:
         raise InvalidArgument(f"{load.timeout}, expected more than 0 and at most 86400 seconds", path="$.timeout")
-    if _EXTERNAL_DATA in load.options:
-        raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
-
-
-def check_kind(load: wire.Load, kind: str) -> None:
-    """What a kernel of this kind takes. Raises InvalidArgument."""
-    if kind == "systems" and (load.options or load.threads not in (None, 1)):
-        raise InvalidArgument(
-            "a systems load has no options and runs in one thread; leave options= and threads= out",
-            path="$.options",
-        )
 
 
 def find_origin(
     load: wire.Load, datagram: wire.Datagram, *, owner: bool, repository: Path | None, model_bytes: int
 ) -> Origin:
-    """Raises InvalidArgument, NotFound."""
+    """Raises InvalidArgument, NotFound (no such builtin, nothing in the repository)."""
     if load.source is None:
         return _from_repository(load, repository, model_bytes)
     kind = load.kernel or files.kernel_kind(load.source)
-    _check_device(load, kind)
+    engines.check(load, kind)
     if kind == "builtin":
         name = load.source.removeprefix("builtin:")
-        if name not in BUILTINS:
-            raise NotFound(f"builtin kernel {name[:80]!r}; there are {sorted(BUILTINS)}")
+        builtin(name)  # raises
         return Origin(name, kind, None, load.version)
     if kind == "function":
         if not owner:
@@ -76,21 +68,22 @@ def find_origin(
             )
         return Origin(load.source, kind, None, load.version)
     if kind not in files.FILE_KINDS.values():
-        raise InvalidArgument(
-            f"kernel kind {kind[:80]!r}, expected onnx, systems, function or builtin", path="$.kernel"
-        )
+        raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
     if repository is not None:
-        path = files.inside(repository, load.source)
-        return Origin(str(path), kind, files.open_file(path, model_bytes), load.version)
+        return _inside(repository, files.inside(repository, load.source), kind, load.version, model_bytes)
     if not load.has_file:
         raise InvalidArgument("the model file's descriptor must come with the message", path="$.has_file")
     # Files beside the model (external data) are opened by the worker, with the owner's rights: for the owner only.
     source = load.source if owner else os.path.basename(load.source)
-    return Origin(source, kind, datagram.take_fd(), load.version)
+    fd = datagram.take_fd()
+    try:
+        return Origin(source, kind, fd, load.version, datagram.take_fd() if load.has_weights else None)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int) -> Origin:
-    _check_device(load, "onnx")
     if repository is None:
         raise InvalidArgument(
             "no source given, and this host has no model repository (teal serve --repository DIR)",
@@ -98,18 +91,21 @@ def _from_repository(load: wire.Load, repository: Path | None, model_bytes: int)
         )
     path, found = files.find(repository, load.name, load.version)
     number = load.version if load.version is not None else found
-    kind = files.FILE_KINDS[path.suffix]
-    return Origin(str(path), kind, files.open_file(path, model_bytes), number)
+    kind = load.kernel or files.FILE_KINDS[path.suffix]
+    engines.check(load, kind)
+    return _inside(repository, path, kind, number, model_bytes)
 
 
-def _check_device(load: wire.Load, kind: str) -> None:
-    """Raises InvalidArgument."""
-    if load.path not in (None, "cpu", "apk", "pl", "auto"):
-        raise InvalidArgument(f"{load.path[:80]!r}, expected cpu, apk, pl or auto", path="$.path")
-    if load.device is None and load.path is not None:
-        raise InvalidArgument(f"path {load.path!r} without a device; give device= too", path="$.path")
-    if load.device is not None and kind != "systems":
-        raise InvalidArgument(
-            f"device {load.device[:80]!r} for a kernel of kind {kind}, expected a systems load (.safetensors)",
-            path="$.device",
-        )
+def _inside(repository: Path, path: Path, kind: str, number: int | None, model_bytes: int) -> Origin:
+    """A file of the repository, and the one beside it that its kind has."""
+    if kind not in files.FILE_KINDS.values():
+        raise InvalidArgument(f"kernel kind {kind[:80]!r}, expected {engines.KINDS}", path="$.kernel")
+    origin = Origin(str(path), kind, files.open_file(path, model_bytes), number)
+    beside = engines.weights_beside(str(path))
+    try:
+        if beside is not None and os.path.lexists(beside):
+            origin.weights = files.open_file(files.inside(repository, beside), model_bytes)
+    except BaseException:
+        origin.close()
+        raise
+    return origin

@@ -21,6 +21,7 @@ from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
 from teal.host.limits import spare_descriptors
+from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.residence import Residence
 from teal.host.session import Session, Spill
@@ -57,7 +58,14 @@ class Version:
     uid: int  # who loaded it
     idle_ns: int | None = None
     note: str = ""  # what of the load could not be had
+    engine: str = ""
+    precision: str | None = None
+    weights: str = ""
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
+    memory: int = 0  # bytes of a worker's own memory that it takes while resident
+    parked: bool = False
+    used: float = 0.0  # time of the loop when it was seen to have served requests
+    seen_requests: int = 0
     takes_batches: bool = False  # its requests run together
     concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
@@ -87,6 +95,7 @@ class Pool:
         self._deaths = 0
         self.names = 0  # model indices given out
         self.residence = Residence(self)
+        self.parking = Parking(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -96,6 +105,7 @@ class Pool:
         for worker in self.workers:
             worker.open = True
             worker.send(wire.Open())
+        self.parking.start()
 
     def _spawn(self, index: int) -> WorkerProcess:
         worker = WorkerProcess(index, self._reported)
@@ -174,6 +184,8 @@ class Pool:
     def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
+        elif isinstance(report, wire.Wanted):
+            self.parking.wanted(report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
         elif isinstance(report, wire.Bound | wire.Lost):
@@ -199,22 +211,24 @@ class Pool:
 
     # ---- sessions and their memory -------------------------------------------------------------------------------
 
-    def open_session(self) -> Session:
-        """Raises QuotaExceeded."""
+    def open_session(self, account: list[Session]) -> Session:
+        """account: the client's sessions here, which this one joins. Raises QuotaExceeded."""
         index, epoch, fd = self.sweeper.open_session(self.limits.slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, self.limits.slots)
+        session = Session(index, epoch, fd, self.limits.slots, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
         return session
 
-    def open_bpf_session(self, fd: int, slots: int, held: int) -> Session:
-        """In a BPF map of a client that holds so many bytes already; takes the descriptor.
+    def open_bpf_session(self, fd: int, slots: int, account: list[Session]) -> Session:
+        """In a BPF map of a client with these sessions; takes the descriptor.
 
         Raises InvalidArgument when it is no such map, QuotaExceeded.
         """
         try:
             nbytes = _core.bpf_memory_bytes(fd)
+            held = sum(session.nbytes for session in account)
             if held + nbytes > self.limits.bytes:
                 raise QuotaExceeded(
                     f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots "
@@ -229,7 +243,8 @@ class Pool:
             os.close(fd)
             raise
         index, epoch, fd, nbytes = self.sweeper.adopt_bpf_session(fd, slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes)
+        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
@@ -239,7 +254,7 @@ class Pool:
         """(id, descriptor, bytes) of a new region. Raises QuotaExceeded with the numbers."""
         if not self._fits(session, nbytes):
             raise QuotaExceeded(
-                f"{nbytes} more bytes of shared memory: this client has {session.nbytes} of its {self.limits.bytes}; "
+                f"{nbytes} more bytes of shared memory: this client has {session.held} of its {self.limits.bytes}; "
                 "release tensors, or raise Limits.bytes"
             )
         region = session.granted  # never used again: a worker that has not heard of it yet can tell that it will
@@ -263,10 +278,10 @@ class Pool:
         return region, fd, size
 
     def _fits(self, session: Session, nbytes: int) -> bool:
-        if session.nbytes + nbytes > self.limits.bytes:
+        if session.held + nbytes > self.limits.bytes:
             session.leases.look()
             self._drop_spills(session)
-        return session.nbytes + nbytes <= self.limits.bytes
+        return session.held + nbytes <= self.limits.bytes
 
     def _drop_spills(self, session: Session) -> None:
         """Those that nobody can ask for any more: their slot has been used again."""
@@ -300,6 +315,7 @@ class Pool:
         session.leases.end()
         session.close_descriptors()
         self.sessions.pop(session.index, None)
+        session.account.remove(session)
         requests = self.sweeper.session(session.index)["requests"]
         self._sessions_gone += requests > 0
         self._requests_gone += requests
@@ -396,10 +412,11 @@ class Pool:
 
     async def undo_load(self, order: wire.LoadKernel) -> None:
         """After a load that failed: no worker holds it any more."""
-        await self._drop_kernel(order.line, order.generation)
+        await self.drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
-    async def _drop_kernel(self, line: int, generation: int) -> None:
+    async def drop_kernel(self, line: int, generation: int) -> None:
+        """No worker holds it any more."""
         self.residence.forget(line, generation)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
@@ -417,6 +434,7 @@ class Pool:
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""
+        await self.parking.out_of_here(version, force=force)
         self.sweeper.retire_version(version.line)
         if force:
             self.sweeper.cancel_version(version.line)
@@ -424,7 +442,7 @@ class Pool:
             await asyncio.sleep(0.001)
         self.versions.pop(version.line, None)
         self.set_idle()
-        await self._drop_kernel(version.line, version.generation)
+        await self.drop_kernel(version.line, version.generation)
         if version.file_fd is not None:
             os.close(version.file_fd)
         self.sweeper.free_version(version.line)
@@ -448,6 +466,10 @@ class Pool:
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
+            "memory": self.settings.memory,
+            "memory_used": self.parking.used(),
+            "parkings": self.parking.parkings,
+            "returns": self.parking.returns,
         }
 
     # ---- the end -------------------------------------------------------------------------------------------------
@@ -468,6 +490,7 @@ class Pool:
                 break
             await asyncio.sleep(0.002)
         self.stopping = True
+        self.parking.stop()
         for task in list(self._tasks):
             task.cancel()
         for worker in self.workers:

@@ -92,6 +92,11 @@ class WorkerProcess:
         # onnxruntime 1.32 and later keep a database in the user's home and report to their maker, unless told not to.
         for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
             environment.setdefault(name, "1")
+        # Threads of a parallel region wait for the next one a tenth of a millisecond, and not until somebody else
+        # needs their core (libgomp; libiomp). OpenVINO's sleep by themselves, onnxruntime's are told to.
+        if "OMP_WAIT_POLICY" not in environment:
+            environment.setdefault("GOMP_SPINCOUNT", "5000")
+            environment.setdefault("KMP_BLOCKTIME", "0")
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         try:
             self._process = subprocess.Popen(

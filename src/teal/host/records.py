@@ -78,8 +78,14 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for; takes_batches: its requests run together
-    in this pool; concurrency: workers that run the name at once, at most, None: any number."""
+    uid: user who loaded it; device, path: what a device model was loaded for; memory: bytes of its own that each worker
+    has for it; parked: it comes back when it is called; kept: replaced versions of the name that rollback() can bring
+    back.
+    engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
+    threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
+    each), or both. Nothing of the kind for kernels without an engine.
+    takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most,
+    None: any number."""
 
     name: str
     version: int
@@ -96,6 +102,13 @@ class ModelInfo:
     uid: int
     device: str | None = None
     path: str | None = None
+    engine: str = ""
+    precision: str | None = None
+    threads: int = 1
+    weights: str = ""
+    memory: int = 0
+    parked: bool = False
+    kept: tuple[int, ...] = ()
     takes_batches: bool = False
     concurrency: int | None = None
     inputs: tuple[TensorSpec, ...] = ()
@@ -185,7 +198,9 @@ class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
     longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; threads: of
     engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
-    clients that called and have left; queued: requests that wait for a worker, for company, or for their name."""
+    clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
+    memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
+    versions that made room, and that came back."""
 
     name: str
     workers: int
@@ -203,11 +218,18 @@ class PoolStatistics:
     queued: int
     active: int
     restarts: int
+    memory: int | None = None
+    memory_used: int = 0
+    parkings: int = 0
+    returns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring."""
+    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring.
+
+    stages: copy, wake and total, as the client saw its calls. Of a BPF session queue (taken from its ring to kernel
+    entered) and run instead, as workers saw them; its copy, wake and total are empty."""
 
     pid: int
     uid: int

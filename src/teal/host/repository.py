@@ -1,7 +1,9 @@
 """Where models come from: names, files and the repository folder.
 
 Layout of a repository: ``<name>/model.onnx``, or ``<name>/<version number>/model.onnx`` (the highest number is
-loaded); or model.safetensors instead. Nothing outside the folder is read for a name, symbolic links included.
+loaded); or model.xml (with model.bin), model.pt2 or model.safetensors instead. Nothing outside the folder is read for a
+name, symbolic links included. A model of two files is sealed as one, its weights first, so that they begin on a page;
+its digest is that of the two in this order.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from pathlib import Path
 from teal import _core
 from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 
-FILE_KINDS = {".onnx": "onnx", ".safetensors": "systems"}  # kernels that are read from a file of this suffix
+# Kernels that are read from a file of this suffix, unless the load says another.
+FILE_KINDS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch", ".safetensors": "systems"}
 _CHUNK = 4 << 20
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -36,7 +39,7 @@ def check_name(name: str) -> str:
 
 
 def kernel_kind(source: str) -> str:
-    """onnx, systems, builtin or function, by how the source is written. Raises InvalidArgument."""
+    """What runs a source, by how it is written. Raises InvalidArgument."""
     if source.startswith("builtin:"):
         return "builtin"
     for suffix, kind in FILE_KINDS.items():
@@ -45,7 +48,7 @@ def kernel_kind(source: str) -> str:
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
         return "function"
     raise InvalidArgument(
-        f"source {source[:200]!r}: expected a path ending in .onnx or .safetensors, builtin:NAME or "
+        f"source {source[:200]!r}: expected a path ending in .onnx, .xml, .pt2 or .safetensors, builtin:NAME or "
         "package.module:function",
         path="$.source",
     )
@@ -79,18 +82,20 @@ class Sealed:
     fd: int | None
     digest: str  # SHA-256
     nbytes: int
+    weights_bytes: int = 0  # in front: the file beside it
+    digests: tuple[str, ...] = ()  # of the files one by one, the weights first
 
 
-def seal(fd: int, name: str, limit: int) -> Sealed:
-    """Copies what ``fd`` shows. Whoever passed it may have lied about what it is, or change it while we read.
+def seal(fd: int, name: str, limit: int, weights: int | None = None) -> Sealed:
+    """Copies what ``fd`` shows, behind what ``weights`` shows. Whoever passed them may have lied about what they are,
+    or change them while we read.
 
     Raises InvalidArgument for what is not a readable regular file of 1 to ``limit`` bytes, QuotaExceeded.
     """
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise InvalidArgument(f"the descriptor of {name!r} is not a regular file", path="$.source")
-    size = status.st_size
-    if size == 0:
+    fds = (fd,) if weights is None else (weights, fd)
+    sizes = [_size(each, name) for each in fds]
+    size = sum(sizes)
+    if sizes[-1] == 0:
         raise InvalidArgument(f"the file of {name!r} is empty", path="$.source")
     if size > limit:
         raise InvalidArgument(
@@ -100,7 +105,7 @@ def seal(fd: int, name: str, limit: int) -> Sealed:
         raise QuotaExceeded(f"model file of {size} bytes: only {available} bytes of memory are available")
     sealed = os.memfd_create(f"teal:{name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        digest = _copy(fd, sealed, size)
+        digest, digests = _copy(fds, sizes, sealed)
         fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, _SEALS)
     except OSError as error:
         os.close(sealed)
@@ -108,24 +113,41 @@ def seal(fd: int, name: str, limit: int) -> Sealed:
     except BaseException:
         os.close(sealed)
         raise
-    return Sealed(sealed, digest, size)
+    return Sealed(sealed, digest, size, 0 if weights is None else sizes[0], digests)
 
 
-def _copy(source: int, target: int, size: int) -> str:
+def _size(fd: int, name: str) -> int:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidArgument(f"the descriptor of {name!r} is not a regular file", path="$.source")
+    return status.st_size
+
+
+def _copy(sources: tuple[int, ...], sizes: list[int], target: int) -> tuple[str, tuple[str, ...]]:
+    """SHA-256 of all, and of each."""
+    whole = sum(sizes)
     try:
-        os.posix_fallocate(target, 0, size)
+        os.posix_fallocate(target, 0, whole)
     except OSError as error:
-        raise QuotaExceeded(f"model file of {size} bytes: no memory for it ({error.strerror})") from None
-    digest = hashlib.sha256()
-    at = 0
-    while at < size:
-        chunk = os.pread(source, min(_CHUNK, size - at), at)
-        if not chunk:
-            raise InvalidArgument(f"the file shrank from {size} to {at} bytes while it was read", path="$.source")
-        digest.update(chunk)
-        os.pwrite(target, chunk, at)
-        at += len(chunk)
-    return digest.hexdigest()
+        raise QuotaExceeded(f"model file of {whole} bytes: no memory for it ({error.strerror})") from None
+    together = hashlib.sha256()
+    digests = []
+    start = 0
+    for source, size in zip(sources, sizes, strict=True):
+        digest = hashlib.sha256() if len(sources) > 1 else together
+        at = 0
+        while at < size:
+            chunk = os.pread(source, min(_CHUNK, size - at), at)
+            if not chunk:
+                raise InvalidArgument(f"the file shrank from {size} to {at} bytes while it was read", path="$.source")
+            digest.update(chunk)
+            if digest is not together:
+                together.update(chunk)
+            os.pwrite(target, chunk, start + at)
+            at += len(chunk)
+        start += size
+        digests.append(digest)
+    return together.hexdigest(), tuple(digest.hexdigest() for digest in digests)
 
 
 def digest_of(fd: int) -> str:
@@ -194,7 +216,7 @@ def find(repository: Path, name: str, version: int | None) -> tuple[Path, int | 
     if not numbers:
         raise NotFound(
             f"model {name!r}: neither {name}/model.onnx nor {name}/<number>/model.onnx in {repository} "
-            "(nor model.safetensors)"
+            "(nor model.xml, model.pt2 or model.safetensors)"
         )
     chosen = numbers[-1] if version is None else version
     file = _model_file(repository, f"{name}/{chosen}")

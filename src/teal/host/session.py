@@ -1,8 +1,9 @@
 """A client's session with a pool, as the host keeps it: descriptors of its memory, and what it may have of it.
 
 Theory of operation: the host maps none of this; it holds descriptors, so that a worker that starts later can be given
-the same memory, and counts bytes against the client's quota. A region that is given back counts until every worker has
-let go of it. What the workers write (spills) waits here until the client asks, and counts until it lets go.
+the same memory, and counts bytes against the client's quota, which its BPF sessions share. A region that is given back
+counts until every worker has let go of it. What the workers write (spills) waits here until the client asks, and
+counts until it lets go.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ class Session:
     leases: Leases = field(default_factory=Leases)  # of spills that the client has taken
     closed: bool = False
     bpf_bytes: int = 0  # of the client's BPF map, which holds everything this session has
+    account: list[Session] = field(default_factory=list)  # of its client, in this pool: they share its quota of bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes that count against the client's quota."""
+        return sum(session.nbytes for session in self.account)
 
     @property
     def nbytes(self) -> int:

@@ -91,13 +91,16 @@ class Load(Message, tag="load"):
     threads: int | None = None
     idle_ns: int | None = None
     has_file: bool = False  # the model file's descriptor comes with the message
+    has_weights: bool = False  # and that of the file beside it which holds its weights (.bin of an OpenVINO IR)
     timeout: float = LOAD_TIMEOUT  # seconds
     options: dict[str, str] = {}
     device: str | None = None  # as teal.device.open() takes it; None: no device
     path: str | None = None  # cpu, apk, pl or auto
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
+    precision: str | None = None  # fp32 or bf16: how an engine computes in float32
     concurrency: int | None = None  # workers that run the name at once, at most
+    note: str = ""  # what the client has to say of it: what was tuned, or why that was not used
 
 
 class Verify(Message, tag="verify"):
@@ -109,6 +112,14 @@ class Unload(Message, tag="unload"):
     name: str
     version: int | None = None
     force: bool = False
+
+
+class RollBack(Message, tag="roll_back"):
+    """Makes an earlier version current again."""
+
+    name: str
+    version: int | None = None  # None: the one that was replaced last
+    timeout: float = LOAD_TIMEOUT  # seconds
 
 
 class Lookup(Message, tag="lookup"):
@@ -152,6 +163,7 @@ ClientMessage = (
     | FreeRegion
     | Load
     | Unload
+    | RollBack
     | Lookup
     | Release
     | ListModels
@@ -224,6 +236,9 @@ class LoadKernel(Message, tag="load_kernel"):
     device: str | None = None
     path: str = "auto"
     idle_ns: int | None = None  # of a resident device kernel
+    precision: str | None = None
+    weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
+    trusted: bool = False  # its owner is the host's: it may bring native code
 
 
 class Unbind(Message, tag="unbind"):
@@ -283,6 +298,9 @@ class Loaded(Message, tag="loaded"):
     seconds: float = 0.0
     error: Failure | None = None
     note: str = ""  # what of the order could not be had, and what was done instead
+    engine: str = ""  # name and version of what runs it
+    weights: str = ""  # where an engine keeps them
+    memory: int = 0  # bytes by which the worker's own memory grew
 
 
 class Bound(Message, tag="bound"):
@@ -301,6 +319,13 @@ class Lost(Message, tag="lost"):
     line: int
     generation: int
     why: str
+
+
+class Wanted(Message, tag="wanted"):
+    """A request for a parked version is waiting."""
+
+    line: int
+    generation: int
 
 
 class Dropped(Message, tag="dropped"):
@@ -324,7 +349,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -29,7 +29,7 @@ from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.process import DEVICE_LOST
-from teal.kernel.builtin import BUILTINS
+from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Source, load_kernel
 from teal.kernel.systems import signature_of
 
@@ -127,6 +127,7 @@ class Control:
     def _load(self, order: wire.LoadKernel, fd: int | None) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
+        before = _own_bytes()
         try:
             self.report(wire.Loading(order.line, order.generation))
             self._make(order, fd, report)
@@ -136,6 +137,7 @@ class Control:
             if fd is not None:
                 os.close(fd)
         report.seconds = time.perf_counter() - start
+        report.memory = max(0, _own_bytes() - before)
         with contextlib.suppress(OSError):
             try:
                 self.report(report)
@@ -144,15 +146,28 @@ class Control:
 
     def _make(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if order.kernel == "builtin":
-            report.inputs, report.outputs, report.pure = BUILTINS[order.source]
-            self._worker.set_builtin(order.line, order.generation, order.source)
+            name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
+            self._worker.set_builtin(order.line, order.generation, name)
             return
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
             return
-        source = Source(order.name, order.source, fd, order.threads, order.options)
+        source = Source(
+            order.name,
+            order.source,
+            fd,
+            order.threads,
+            order.options,
+            order.precision,
+            order.device,
+            order.weights_bytes,
+            order.trusted,
+        )
         kernel = load_kernel(order.kernel, source)
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
+        # Of engines; other kernels do not have these.
+        report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
+        report.note = getattr(kernel, "note", "")
         self._kernels[order.line, order.generation] = kernel
         self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
 
@@ -206,6 +221,9 @@ class Control:
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
         dropped = wire.Dropped(what, index, epoch)
+        if what == "wanted":
+            self._tell(wire.Wanted(index, epoch))
+            return
         if what == "kernel":
             self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
             return
@@ -282,6 +300,15 @@ def _die_with_host() -> None:
     # The signal comes when the thread that started us ends: the host's loop, which outlives its workers.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _own_bytes() -> int:
+    """Memory of this process that nobody shares; 0 where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _give_memory_back() -> None:

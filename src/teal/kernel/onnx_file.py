@@ -1,16 +1,20 @@
-"""What onnxruntime does not say of a model: which inputs and outputs have no declared shape.
+"""What engines do not say of an ONNX file: shapes that are not declared, names of extents, weights in other files.
 
-onnxruntime shows "a scalar" and "any shape" both as ``[]``. The difference is in the file: ModelProto.graph (7) →
-GraphProto.input (11), .output (12) → ValueInfoProto.name (1), .type (2) → TypeProto.tensor_type (1) →
-TypeProto.Tensor.shape (2), which is there or not. Wire format (protocol buffers): a field is a key, number << 3 | kind,
-then by kind a varint (0), 8 bytes (1), a length and that many bytes (2) or 4 bytes (5).
+onnxruntime shows "a scalar" and "any shape" both as ``[]``, and OpenVINO forgets the names of extents. Both are in the
+file: ModelProto.graph (7) → GraphProto.input (11), .output (12) → ValueInfoProto.name (1), .type (2) →
+TypeProto.tensor_type (1) → TypeProto.Tensor.shape (2), which is there or not → TensorShapeProto.dim (1) → .dim_param
+(2). Weights are TensorProtos: GraphProto.initializer (5), .sparse_initializer (15), .node (1) → NodeProto.attribute (5)
+→ AttributeProto.t (5), .g (6), .tensors (10), .graphs (11), ModelProto.functions (25) → FunctionProto.node (7); one
+with an external_data entry (13) lies in another file. Wire format (protocol buffers): a field is a key, number << 3 |
+kind, then by kind a varint (0), 8 bytes (1), a length and that many bytes (2) or 4 bytes (5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-_GRAPH, _INPUT, _OUTPUT, _NAME, _TYPE, _TENSOR, _SHAPE = 7, 11, 12, 1, 2, 1, 2
+_GRAPH, _INPUT, _OUTPUT, _NAME, _TYPE, _TENSOR, _SHAPE, _DIMENSION, _PARAM = 7, 11, 12, 1, 2, 1, 2, 1, 2
+_FUNCTIONS, _INITIALIZER, _SPARSE, _NODE, _FUNCTION_NODE, _ATTRIBUTE, _EXTERNAL = 25, 5, 15, 1, 7, 5, 13
 _FIXED = {1: 8, 5: 4}
 
 
@@ -27,6 +31,52 @@ def unranked(model: bytes) -> frozenset[str]:
     except (ValueError, IndexError):
         return frozenset()
     return frozenset(names)
+
+
+def dimensions(model: bytes) -> dict[str, list[str | None]]:
+    """Names of the extents of each input, None for those without. Nothing for a file that is not understood."""
+    found: dict[str, list[str | None]] = {}
+    try:
+        for graph in _fields(memoryview(model), _GRAPH):
+            for info in _fields(graph, _INPUT):
+                (name,) = [bytes(each).decode() for each in _fields(info, _NAME)]
+                for kind in _fields(info, _TYPE):
+                    for tensor in _fields(kind, _TENSOR):
+                        for shape in _fields(tensor, _SHAPE):
+                            found[name] = [_param(dimension) for dimension in _fields(shape, _DIMENSION)]
+    except (ValueError, IndexError):
+        return {}
+    return found
+
+
+def _param(dimension: memoryview) -> str | None:
+    names = [bytes(name).decode() for name in _fields(dimension, _PARAM)]
+    return names[-1] or None if names else None
+
+
+def external(model: bytes) -> bool:
+    """Does it keep weights in files of their own? True for a file that is not understood."""
+    try:
+        whole = memoryview(model)
+        waiting = list(_fields(whole, _GRAPH))
+        nodes = [node for function in _fields(whole, _FUNCTIONS) for node in _fields(function, _FUNCTION_NODE)]
+        while waiting or nodes:
+            tensors: list[memoryview] = []
+            if nodes:
+                for attribute in _fields(nodes.pop(), _ATTRIBUTE):
+                    tensors += [*_fields(attribute, 5), *_fields(attribute, 10)]
+                    waiting += [*_fields(attribute, 6), *_fields(attribute, 11)]
+            else:
+                graph = waiting.pop()
+                nodes += _fields(graph, _NODE)
+                tensors += _fields(graph, _INITIALIZER)
+                for sparse in _fields(graph, _SPARSE):
+                    tensors += [*_fields(sparse, 1), *_fields(sparse, 2)]
+            if any(True for tensor in tensors for _ in _fields(tensor, _EXTERNAL)):
+                return True
+    except (ValueError, IndexError):
+        return True
+    return False
 
 
 def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:

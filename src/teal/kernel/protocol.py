@@ -10,12 +10,14 @@ caller, what the callable raises KernelFailed, with type and text.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from teal._core import WorkerSlot
 from teal.errors import InvalidArgument
+from teal.host.engines import KINDS
 from teal.host.wire import Spec
 
 Outcome = Sequence[Any] | None
@@ -50,6 +52,20 @@ class Source:
     fd: int | None = None
     threads: int | None = None
     options: dict[str, str] = field(default_factory=dict)
+    precision: str | None = None  # fp32, bf16 or None: the file's own
+    device: str | None = None
+    weights_bytes: int = 0  # so many bytes in front of the file hold its weights (an OpenVINO IR's .bin)
+    trusted: bool = False  # whoever loads it may run native code here
+
+    @property
+    def cores(self) -> int:
+        """Threads that an engine is to run with."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)))
+
+    @property
+    def shown(self) -> str:
+        """How errors call it."""
+        return self.reference or self.name
 
 
 def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> dict[str, int]:
@@ -92,8 +108,16 @@ def load_kernel(kind: str, source: Source) -> Kernel:
         from teal.kernel.onnx import OnnxKernel
 
         return OnnxKernel(source)
+    if kind == "openvino":
+        from teal.kernel.openvino import OpenVinoKernel
+
+        return OpenVinoKernel(source)
+    if kind == "torch":
+        from teal.kernel.torch import torch_kernel
+
+        return torch_kernel(source)
     if kind == "function":
         from teal.kernel.function import FunctionKernel
 
         return FunctionKernel(source)
-    raise InvalidArgument(f"kernel kind {kind!r}, expected onnx, systems, function or builtin", path="$.kernel")
+    raise InvalidArgument(f"kernel kind {kind!r}, expected {KINDS}", path="$.kernel")

@@ -1,0 +1,314 @@
+"""ONNX models and OpenVINO's own (.xml with .bin) through OpenVINO, bound in place.
+
+Theory of operation: a slot gets an infer request of its own, whose input and output tensors lie on the slot's memory
+from then on; a request of Teal's is one ``infer()`` with nothing to set and nothing to fetch. Requests of slots that
+did not call for long are given up, and made anew should they come back. Outputs whose shape is known only after the run
+are copied into the slot once (counted), as are strings. The model's bytes come from a sealed memfd; the weights of an
+IR are used where they lie in it, as far as the plugin does not reorder them for its own kernels.
+
+Precision: on a CPU with bfloat16 OpenVINO would compute in it unasked. Here float32 means float32, unless the load says
+``precision="bf16"``. Threads are the load's, unpinned: the system keeps them on the worker's cores.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from teal._core import Tensor, WorkerSlot
+from teal.errors import InvalidArgument, KernelFailed, NotFound
+from teal.host.wire import Spec
+from teal.kernel.onnx_file import dimensions, external
+from teal.kernel.protocol import Outcome, Source, check_inputs
+from teal.kernel.sealed import mapped, memory_of, one_line
+from teal.kernel.strings import decoded, pack
+
+try:
+    import openvino as ov
+except ImportError:  # a worker without the extra still runs other kernels
+    ov = None
+
+# OpenVINO's name of an element type → Teal's
+_DTYPES = {
+    "boolean": "bool",
+    "u8": "uint8",
+    "i8": "int8",
+    "u16": "uint16",
+    "i16": "int16",
+    "u32": "uint32",
+    "i32": "int32",
+    "u64": "uint64",
+    "i64": "int64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "string": "BYTES",
+}
+_TYPES = {name: kind for kind, name in _DTYPES.items()}
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
+_MOST_REQUESTS = 64  # infer requests of one kernel: each has buffers of its own
+
+
+class OpenVinoKernel:
+    """One compiled model. Raises NotFound without openvino, InvalidArgument for a file that is not a model."""
+
+    pure = True
+
+    def __init__(self, source: Source) -> None:
+        if ov is None:
+            raise NotFound("openvino is not installed; pip install 'teal-runtime[openvino]'")
+        self.engine = f"openvino {ov.__version__.partition('-')[0]}"
+        self.note = ""
+        self.weights = "mapped, reordered privately" if source.weights_bytes else "private"
+        core = ov.Core()
+        device = _device(core, source)
+        self._mapping = mapped(source, "a model")
+        model, named = _read(core, source, self._mapping)
+        self.inputs = [_spec(port, named) for port in model.inputs]
+        self.outputs = _outputs(model, self.inputs)
+        self._model: Any = _compiled(core, source, model, device)
+        self._requests: OrderedDict[int, _Bound] = OrderedDict()
+
+    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
+        check_inputs(self.inputs, slot)
+        if len(slot.outputs) != len(self.outputs):
+            raise InvalidArgument(f"{len(slot.outputs)} outputs, expected {len(self.outputs)}", path="$.outputs")
+        for spec, tensor in zip(self.outputs, slot.outputs, strict=True):
+            if tensor is not None and spec.dtype is not None and tensor.dtype != spec.dtype:
+                raise InvalidArgument(
+                    f"output {spec.name!r} planned as {tensor.dtype}, expected {spec.dtype}", path="$.outputs"
+                )
+        bound = _Bound(self, slot)
+        bound.request()  # says now what it does not take
+        return bound.run if bound.whole else bound.run_collecting
+
+    def request(self, bound: _Bound) -> Any:
+        """A new infer request for this binding, at the cost of the one that was not used for longest."""
+        self._requests[id(bound)] = bound
+        while len(self._requests) > _MOST_REQUESTS:
+            _, oldest = self._requests.popitem(last=False)
+            oldest.give_up()
+        return self._model.create_infer_request()
+
+    def forget(self, bound: _Bound) -> None:
+        self._requests.pop(id(bound), None)
+
+    def close(self) -> None:
+        for bound in self._requests.values():
+            bound.give_up()
+        self._requests.clear()
+        self._model = None
+
+
+class _Bound:
+    """A slot and its infer request, if it has one."""
+
+    def __init__(self, kernel: OpenVinoKernel, slot: WorkerSlot) -> None:
+        self._kernel = kernel
+        self._slot = slot
+        self._infer: Callable[..., Any] | None = None
+        self._request: Any = None
+        self._held: list[Any] = []  # tensors on the slot's memory
+        self._strings = [i for i, spec in enumerate(kernel.inputs) if spec.dtype == "BYTES"]
+        self._left = [
+            i
+            for i, (spec, tensor) in enumerate(zip(kernel.outputs, slot.outputs, strict=True))
+            if tensor is None or spec.dtype == "BYTES"
+        ]
+        # An output whose shape depends on the inputs' may come in another one than was planned.
+        self._unsure = [
+            i
+            for i, spec in enumerate(kernel.outputs)
+            if i not in self._left and not all(isinstance(extent, int) for extent in spec.shape or (None,))
+        ]
+        self.whole = not (self._strings or self._left or self._unsure)
+
+    def request(self) -> Any:
+        """Its infer request, made anew if it was given up. Raises InvalidArgument."""
+        if self._request is None:
+            request = self._kernel.request(self)
+            try:
+                self._place(request)
+            except (RuntimeError, ValueError, TypeError) as error:
+                self._kernel.forget(self)
+                raise InvalidArgument(one_line(error)) from None
+            self._request = request
+            plain: Any = super(type(request), request)  # without what openvino's own wrapper does to arguments
+            self._infer = functools.partial(plain.infer, {}, True, False)
+        return self._request
+
+    def _place(self, request: Any) -> None:
+        self._held.clear()
+        for i, tensor in enumerate(self._slot.inputs):
+            if tensor is not None and i not in self._strings:
+                self._held.append(_over(tensor))
+                request.set_input_tensor(i, self._held[-1])
+        for i, tensor in enumerate(self._slot.outputs):
+            if tensor is not None and i not in self._left:
+                self._held.append(_over(tensor))
+                request.set_output_tensor(i, self._held[-1])
+
+    def give_up(self) -> None:
+        self._request = self._infer = None
+        self._held.clear()
+
+    def run(self) -> None:
+        if self._infer is None:
+            self.request()
+        self._infer()  # type: ignore[misc]
+
+    def run_collecting(self) -> Outcome:
+        """With strings, or outputs that the engine allocates."""
+        request = self.request()
+        for i in self._strings:
+            tensor = self._slot.inputs[i]
+            if tensor is not None:
+                self._slot.count_copy_in(tensor.nbytes)
+                request.set_input_tensor(i, ov.Tensor(decoded(tensor.numpy().ravel(), tensor.shape).astype(np.str_)))
+        self.run()
+        outcome: list[Any] = [None] * len(self._kernel.outputs)
+        for i in (*self._left, *self._unsure):
+            if not self._slot.wanted[i]:
+                continue
+            made = request.get_output_tensor(i)
+            planned = self._slot.outputs[i]
+            if self._kernel.outputs[i].dtype == "BYTES":
+                outcome[i] = pack(made.str_data)
+            elif planned is None or tuple(made.shape) != planned.shape:
+                outcome[i] = _array(made, self._kernel.outputs[i])
+        return outcome
+
+
+def _device(core: Any, source: Source) -> str:
+    """OpenVINO's name of the device. Raises NotFound, InvalidArgument."""
+    name = source.device or "CPU"
+    known = list(core.available_devices)
+    if name.partition(".")[0] in ("AUTO", "MULTI", "HETERO", "BATCH") or ":" in name or "," in name:
+        raise InvalidArgument(f"{name[:80]!r}: one device runs a model; there are {known}", path="$.device")
+    if name not in known and name not in {each.partition(".")[0] for each in known}:
+        raise NotFound(f"device {name[:80]!r}; OpenVINO sees {known}")
+    if source.precision == "bf16" and "BF16" not in core.get_property(name, "OPTIMIZATION_CAPABILITIES"):
+        raise InvalidArgument(f"bf16: {name} does not compute in it; leave precision= out", path="$.precision")
+    return name
+
+
+def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, Mapping[str, list[str | None]]]:
+    """The model, and names of its inputs' extents. Raises InvalidArgument."""
+    whole = memoryview(mapping)
+    try:
+        if source.reference.endswith(".xml"):
+            weights = (
+                np.frombuffer(mapping, np.uint8, source.weights_bytes)
+                if source.weights_bytes
+                else np.empty(0, np.uint8)
+            )
+            return core.read_model(bytes(whole[source.weights_bytes :]), ov.Tensor(weights, shared_memory=True)), {}
+        contents = bytes(whole)
+        if external(contents):
+            raise InvalidArgument(
+                f"{source.shown}: it keeps weights in other files, which OpenVINO is not given; convert it to .xml, or "
+                "take kernel='onnx'"
+            )
+        return core.read_model(contents), dimensions(contents)
+    except (RuntimeError, ValueError, TypeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(
+            f"{source.shown}: not a model OpenVINO can load; export it anew: {one_line(error)}"
+        ) from None
+
+
+def _compiled(core: Any, source: Source, model: Any, device: str) -> Any:
+    """Raises InvalidArgument for what the device's plugin cannot run."""
+    settings = _settings(source, device)
+    for name, value in source.options.items():
+        settings[name] = value
+    try:
+        return core.compile_model(model, device, settings)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise InvalidArgument(
+            f"{source.shown}: OpenVINO cannot run it on {device}; take another kernel= or device=: {one_line(error)}"
+        ) from None
+
+
+def _settings(source: Source, device: str) -> dict[str, str]:
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": _PRECISIONS[source.precision or "fp32"]}
+    if device == "CPU":
+        settings["NUM_STREAMS"] = "1"
+        settings["INFERENCE_NUM_THREADS"] = str(source.cores)
+        settings["ENABLE_CPU_PINNING"] = "NO"
+    if source.precision != "bf16":
+        settings["EXECUTION_MODE_HINT"] = "ACCURACY"
+    return settings
+
+
+def _spec(port: Any, named: Mapping[str, list[str | None]]) -> Spec:
+    name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
+    kind = port.get_element_type().get_type_name()
+    dtype = _DTYPES.get(kind)
+    if dtype is None:
+        raise KernelFailed(f"{name!r} is {kind}; Teal passes tensors of {', '.join(sorted(_DTYPES.values()))}")
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return Spec(name, dtype, None)
+    extents: list[int | str | None] = []
+    names = named.get(name, [])
+    for axis, extent in enumerate(shape):
+        label = names[axis] if len(names) == len(shape) else None
+        extents.append(extent.get_length() if extent.is_static else label)
+    return Spec(name, dtype, extents)
+
+
+def _outputs(model: Any, inputs: list[Spec]) -> list[Spec]:
+    """The outputs' specs, with open extents named where they are an input's. Names open extents of inputs that have
+    none."""
+    labels: list[tuple[Any, str]] = []
+    known: dict[str, Any] = {}
+    for i, (spec, port) in enumerate(zip(inputs, model.inputs, strict=True)):
+        shape = port.get_partial_shape()
+        if spec.shape is None:
+            continue
+        for axis, extent in enumerate(spec.shape):
+            if isinstance(extent, int):
+                continue
+            label = extent or ("batch" if i == 0 and axis == 0 else f"{spec.name}_{axis}")
+            spec.shape[axis] = label
+            if label not in known:
+                known[label] = ov.Symbol()
+                labels.append((known[label], label))
+            open_extent = shape[axis]
+            open_extent.set_symbol(known[label])
+            shape[axis] = open_extent
+        model.inputs[i].get_node().set_partial_shape(shape)
+    if labels:
+        model.validate_nodes_and_infer_types()
+    outputs = [_spec(port, {}) for port in model.outputs]
+    for spec, port in zip(outputs, model.outputs, strict=True):
+        for axis, extent in enumerate(spec.shape or ()):
+            if extent is None and spec.shape is not None:
+                symbol = port.get_partial_shape()[axis].get_symbol()
+                spec.shape[axis] = next((label for known_symbol, label in labels if known_symbol == symbol), None)
+    return outputs
+
+
+def _over(tensor: Tensor) -> Any:
+    """OpenVINO's tensor on a slot's memory."""
+    kind = getattr(ov.Type, _TYPES[tensor.dtype])
+    if tensor.nbytes == 0:
+        return ov.Tensor(kind, list(tensor.shape))
+    return ov.Tensor(memory_of(tensor), list(tensor.shape), kind)
+
+
+def _array(made: Any, spec: Spec) -> Any:
+    """An array over the engine's memory, in Teal's dtype."""
+    array = made.data
+    dtype = np.dtype(getattr(ml_dtypes, str(spec.dtype), spec.dtype))
+    return array if array.dtype == dtype else array.view(dtype)

@@ -1,0 +1,154 @@
+"""Compiles an exported program to native code: ``python -m teal.kernel.torch_compile FILE OUT NAME THREADS``.
+
+Theory of operation: torch's compiler (AOTInductor, and the C++ compiler behind it) takes many seconds and much memory,
+so a worker has it run in a process of its own. That process reads the sealed file from one descriptor and writes a
+shared library to another; what it needs of the file system goes with a folder that it leaves with, or that the next
+one takes away. Weights are not in the library: workers give it views of the mapped file. It ends with its worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from teal.errors import KernelFailed, NotFound
+from teal.kernel.protocol import Source
+from teal.kernel.sealed import one_line
+from teal.kernel.torch_program import Program
+
+_PREFIX = "teal-compile-"
+_PR_SET_PDEATHSIG = 1
+
+
+class Library:
+    """Native code of a program, with views of the file as its weights. ``run`` takes inputs and memory of outputs."""
+
+    def __init__(self, fd: int, program: Program) -> None:
+        """``fd``: its memory file, which stays open as long as this. Raises KernelFailed."""
+        self._fd = fd
+        try:
+            runner = torch._C._aoti.AOTIModelContainerRunnerCpu(_path(fd), 1)
+            names = runner.get_constant_names_to_original_fqns()
+            weights = {f"w{i}": feed.weight for i, feed in enumerate(program.feeds) if feed.weight is not None}
+            self._held = {name: weights[origin] for name, origin in names.items()}
+            runner.update_constant_buffer(self._held, False, True, True)
+        except (RuntimeError, LookupError) as error:
+            raise KernelFailed(f"{program.shown}: its compiled form does not load: {one_line(error)}") from None
+        self.run = runner.run
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+
+_loaded = 0
+
+
+def _path(fd: int) -> str:
+    """A path of a descriptor that no library was loaded from before: the loader takes one path for one library."""
+    global _loaded
+    _loaded += 1
+    steps = "".join("./" if bit == "1" else "/" for bit in f"{_loaded:b}")
+    return f"/proc/self/{steps}fd/{fd}"
+
+
+def library(source: Source, name: str, program: Program) -> Library:
+    """Compiles. Raises NotFound without a C++ compiler, KernelFailed."""
+    assert source.fd is not None
+    return Library(_compiled(source.fd, name, source.cores, source.shown), program)
+
+
+def _compiled(fd: int, name: str, threads: int, shown: str) -> int:
+    """A memory file with the library of a program. Raises NotFound without a C++ compiler, KernelFailed."""
+    if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
+        raise NotFound(f"{shown}: compile needs a C++ compiler, and there is none: apt-get install g++")
+    out = os.memfd_create("teal:compiled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "teal.kernel.torch_compile", str(fd), str(out), name, str(threads)],
+            pass_fds=(fd, out),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            check=False,
+        )
+        if ran.returncode != 0:
+            said = ran.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {ran.returncode}"]
+            raise KernelFailed(f"{shown}: torch does not compile it: {said[-1][:600]}")
+    except BaseException:
+        os.close(out)
+        raise
+    return out
+
+
+def _sweep() -> None:
+    """Takes away what compilers left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if owner.isdecimal() and not Path(f"/proc/{owner}").exists() and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _library(fd: int, name: str, threads: int, folder: str) -> str:
+    """Path of the library."""
+    from torch._inductor import aot_compile
+
+    from teal.kernel.pt2 import Archive
+    from teal.kernel.torch_graph import flat
+    from teal.kernel.torch_program import read
+
+    torch.set_num_threads(threads)
+    mapping = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    module = flat(read(Archive(mapping, name), name), compiled=True).module
+    inputs: list[Any] = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    with torch.no_grad():
+        made = aot_compile(
+            module,
+            tuple(inputs),
+            options={
+                "aot_inductor.output_path": os.path.join(folder, "model.so"),
+                "aot_inductor.package_constants_in_so": False,
+                "aot_inductor.check_lowerbound": False,  # sizes of 0 and 1 are right too; ranges are checked before
+                "aot_inductor.precompile_headers": False,  # which takes longer than it saves, for one program
+                "cpp.threads": threads,
+            },
+        )
+    if not isinstance(made, str):
+        raise KernelFailed(f"the compiler made {made!r}, expected a library")
+    return made
+
+
+def main(argv: list[str]) -> int:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    fd, out, threads = int(argv[1]), int(argv[2]), int(argv[4])
+    _sweep()
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    try:
+        with open(_library(fd, argv[3], threads, folder), "rb") as made, open(out, "wb", closefd=False) as target:
+            shutil.copyfileobj(made, target)
+    except Exception as error:
+        print(" ".join(f"{type(error).__name__}: {error}".split())[:2000], file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
