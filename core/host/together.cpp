@@ -57,7 +57,7 @@ bool Worker::take_part(Member& member) {
     member.session = session_of(record);
     if (member.session == nullptr) return false;
     Slot& slot = member.session->slots[record.entry.slot];
-    const AfterLine& after = pool_->memory().afters[member.record];
+    const AfterLine& after = after_of(member.record);
     Run& run = member.run;
     Ending unused;
     if (!is_known(slot, record) && !read(*member.session, slot, record, after, run, unused)) return false;

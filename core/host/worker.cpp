@@ -349,8 +349,15 @@ bool Worker::read(Session& session, Slot& slot, const Record& record, const Afte
     if (!read_descriptor(map.views, entry.region, slot.offset, slot.descriptor, run.message)) return false;
     run.descriptor = &slot.descriptor;
     slot.stamp = entry.stamp;
-    slot.known = slot.chain.read(slot.descriptor, (entry.flags & entry_after) != 0 ? after.count : 0, run.message);
+    slot.known = slot.chain.read(slot.descriptor, after.count, run.message);
     return slot.known;
+}
+
+// Whom a record waited for; of one that waited for nobody the line says what an earlier one's did.
+const AfterLine& Worker::after_of(std::uint32_t index) const noexcept {
+    static constexpr AfterLine nobodys{};
+    const PoolMemory& memory = pool_->memory();
+    return (memory.records[index].entry.flags & entry_after) != 0 ? memory.afters[index] : nobodys;
 }
 
 bool Worker::is_known(const Slot& slot, const Record& record) noexcept {
@@ -422,7 +429,7 @@ bool Worker::prepare_ahead() {
         Record record{};
         AfterLine after{};
         if (news_.load(std::memory_order_relaxed) || work_ready() || !pool_->try_enter()) return false;
-        const bool found = pool_->copy_blocked(i, record, after);
+        const bool found = pool_->copy_blocked(i, record, after) && (record.entry.flags & entry_after) != 0;
         pool_->leave();
         if (found && prepare_one(record, after)) return true;
     }
@@ -541,7 +548,7 @@ void Worker::execute(std::uint32_t index) {
     const std::uint32_t slot_index = record.entry.slot;
     const std::uint64_t submitted = join(record.entry.submitted_low, record.entry.submitted_high);
     const VersionLine& version = pool_->memory().versions[version_line];
-    Slot* slot = prepared(*session, record, pool_->memory().afters[index], run, ending);
+    Slot* slot = prepared(*session, record, after_of(index), run, ending);
     CompletionLine& line = session->map->lines()[record.entry.slot];
     if (slot != nullptr && (version.flags & kernel_pure) == 0 && !claim_request(line, record.entry.generation)) {
         ending.state = State::cancelled;

@@ -104,6 +104,7 @@ private:
     void abandon(std::uint32_t record);
     Session* session_of(const Record& record);
     Slot* prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending);
+    [[nodiscard]] const AfterLine& after_of(std::uint32_t record) const noexcept;
     [[nodiscard]] static bool is_known(const Slot& slot, const Record& record) noexcept;
     bool read(Session& session, Slot& slot, const Record& record, const AfterLine& after, Run& run, Ending& ending);
     void bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending);

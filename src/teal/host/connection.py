@@ -112,7 +112,7 @@ class PoolSession:
         self.look_at_lent(_LOOKED_AT)
 
     def look_at_lent(self, most: int | None = None) -> None:
-        """Those that have ended are let go of, with what they kept; one that was spilled is fetched, and measured."""
+        """Lets go of those that have ended, and of what they kept; a spilled one is fetched, and its size learned."""
         for _ in range(len(self._lent) if most is None else min(most, len(self._lent))):
             try:
                 future = self._lent.popleft()
