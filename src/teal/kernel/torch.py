@@ -64,7 +64,8 @@ class ProgramKernel:
         self._program = program
         self._flat = flat(program, compiled=compile_it)
         self._settings = (source.cores, source.precision or "fp32")
-        self._library = library(source, name, program) if compile_it else None
+        text = archive.read(f"models/{name}.json")
+        self._library = library(source, name, program, text) if compile_it else None
         self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
         self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure
         self.engine = f"torch {torch.__version__}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import shutil
 import signal
@@ -61,10 +62,21 @@ def _path(fd: int) -> str:
     return f"/proc/self/{steps}fd/{fd}"
 
 
-def library(source: Source, name: str, program: Program) -> Library:
-    """Compiles. Raises NotFound without a C++ compiler, KernelFailed."""
-    assert source.fd is not None
-    return Library(_compiled(source, name), program)
+_MOST_MADE = 16
+_made: dict[str, int] = {}  # libraries of programs whose weights come beside them, by what they were made of
+
+
+def library(source: Source, name: str, program: Program, text: bytes) -> Library:
+    """Compiles; ``text``: the program's own. Raises NotFound without a C++ compiler, KernelFailed."""
+    if not source.sealed:
+        return Library(_compiled(source, name), program)
+    # torch.compile's: the same program comes again whenever its weights change, and they are not in the library.
+    key = hashlib.sha256(text + f" {source.cores} {source.precision}".encode()).hexdigest()
+    if key not in _made:
+        while len(_made) >= _MOST_MADE:
+            os.close(_made.pop(next(iter(_made))))
+        _made[key] = _compiled(source, name)
+    return Library(os.dup(_made[key]), program)
 
 
 def _compiled(source: Source, name: str) -> int:
@@ -123,6 +135,9 @@ def _library(fds: list[int], name: str, threads: int, folder: str) -> str:
             options={
                 "aot_inductor.output_path": os.path.join(folder, "model.so"),
                 "aot_inductor.package_constants_in_so": False,
+                # Code that other weights will be given must hold nothing of the values of these.
+                "always_keep_tensor_constants": bool(sealed),
+                "joint_graph_constant_folding": not sealed,
                 "aot_inductor.check_lowerbound": False,  # sizes of 0 and 1 are right too; ranges are checked before
                 "aot_inductor.precompile_headers": False,  # which takes longer than it saves, for one program
                 "cpp.threads": threads,
