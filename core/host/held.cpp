@@ -81,7 +81,19 @@ void Pool::prune_held() noexcept {
             continue;
         }
         unhold(i);
-        give_back({&index, 1});
+        free_record(index);
+    }
+    // Of those that went, some may have been what others of their name were held for.
+    for (std::uint32_t i = 0; i < memory_->header.held_size;) {
+        const std::uint32_t index = memory_->held[i];
+        const Record& record = memory_->records[index];
+        const ModelLine& model = memory_->models[memory_->versions[record.version_line].model];
+        if (record.due_ns != 0 || model.running >= model.most) {
+            ++i;
+            continue;
+        }
+        unhold(i);
+        heap_push(index);
     }
 }
 
@@ -121,10 +133,16 @@ void Pool::release_held(std::uint32_t model) noexcept {
 void Pool::uncount(Record& record) noexcept {
     if (record.counted == 0) return;
     record.counted = 0;
-    const std::uint32_t index = memory_->versions[record.version_line].model;
-    ModelLine& model = memory_->models[index];
+    ModelLine& model = memory_->models[memory_->versions[record.version_line].model];
     if (model.running > 0) --model.running;
-    if (model.most != 0 && memory_->header.held_size > 0) release_held(index);
+}
+
+// The record is gone: the best of its name may come to the run queue for it.
+void Pool::let_next(const Record& record) noexcept {
+    if (memory_->header.held_size == 0) return;
+    const std::uint32_t index = memory_->versions[record.version_line].model;
+    const ModelLine& model = memory_->models[index];
+    if (model.most != 0 && model.running < model.most) release_held(index);
 }
 
 void Pool::limit_running(std::uint32_t index, std::uint32_t most) noexcept {

@@ -346,24 +346,30 @@ void Pool::requeue(std::uint32_t index) noexcept {
     record.state.store(low_half(generation + 1, State::queued), std::memory_order_release);
     heap_push(index);
     uncount(record);
+    let_next(record);
 }
 
 void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
-    PoolHeader& header = memory_->header;
     for (const std::uint32_t index : records) {
-        Record& record = memory_->records[index];
-        SessionLine& line = memory_->sessions[record.session];
-        if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
-        VersionLine& version = memory_->versions[record.version_line];
-        if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
-        const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
-        // SYNC: release pairs with the acquire in state_of_record().
-        record.state.store(low_half(generation + 1, State::free), std::memory_order_release);
-        record.next_free = header.free_head;
-        header.free_head = index + 1;
-        header.active.store(header.active.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
-        if (record.counted != 0) uncount(record);
+        free_record(index);
+        let_next(memory_->records[index]);
     }
+}
+
+void Pool::free_record(std::uint32_t index) noexcept {
+    PoolHeader& header = memory_->header;
+    Record& record = memory_->records[index];
+    SessionLine& line = memory_->sessions[record.session];
+    if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
+    VersionLine& version = memory_->versions[record.version_line];
+    if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
+    const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
+    // SYNC: release pairs with the acquire in state_of_record().
+    record.state.store(low_half(generation + 1, State::free), std::memory_order_release);
+    record.next_free = header.free_head;
+    header.free_head = index + 1;
+    header.active.store(header.active.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    uncount(record);
 }
 
 bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {

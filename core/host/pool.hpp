@@ -279,6 +279,8 @@ private:
     void release_due() noexcept;
     void release_held(std::uint32_t model) noexcept;
     void uncount(Record& record) noexcept;
+    void let_next(const Record& record) noexcept;
+    void free_record(std::uint32_t record) noexcept;         // give_back() of one, without looking who may go on for it
     bool ended_early(std::uint32_t record, SessionMap* map) noexcept;
     bool begin(std::uint32_t record, std::uint32_t worker) noexcept;
     [[nodiscard]] bool awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept;

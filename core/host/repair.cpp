@@ -64,7 +64,7 @@ void Pool::prune() noexcept {
     for (std::uint32_t i = 0; i < size; ++i) {
         const std::uint32_t index = heap[i];
         if (state_of_record(memory_->records[index]) == State::queued) heap[kept++] = index;
-        else give_back({&index, 1});
+        else free_record(index);
     }
     poke(memory_->header.heap_size, kept);
     for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
@@ -73,7 +73,7 @@ void Pool::prune() noexcept {
     for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
         const std::uint32_t index = blocked[i];
         if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);
-        else give_back({&index, 1});
+        else free_record(index);
     }
     poke(memory_->header.blocked_size, still);
     prune_held();

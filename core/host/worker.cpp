@@ -451,6 +451,7 @@ bool Worker::prepare_one(const Record& record, const AfterLine& after) {
 // A request of a session that never reached this worker: without its memory there is no one to tell. The sweeper, which has
 // the session, ends it.
 void Worker::abandon(std::uint32_t index) {
+    serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     if (!pool_->enter(map_patience_ns)) return;
     pool_->memory().records[index].worker = nobody;

@@ -127,8 +127,8 @@ void test_mixed() {
     const auto cancelled = rows_of(client, 1, 1, 7);
     const auto late = rows_of(client, 1, 1, 8);
     for (auto* slot : {narrow.get(), wide.get(), narrow_too.get(), wide_too.get(), huge.get(), nothing.get(), cancelled.get()}) send(client, *slot);
+    scene.taken(7);
     send(client, *late, 0, now_ns() + 1'000'000);
-    scene.taken(8);
     client.session->cancel(*cancelled, State::cancelled, Reason::client_cancelled);
     until([] { static const std::uint64_t end = now_ns() + 2'000'000; return now_ns() > end; });
     scene.open_gate = true;
@@ -308,6 +308,37 @@ void test_concurrency_changes() {
     scene.check_all_free();
 }
 
+// What was next is cancelled, or late: the one after it is not forgotten.
+void test_next_is_gone() {
+    Scene scene(1);
+    for (int i = 0; i < 2; ++i) scene.add_worker();
+    scene.sweeper.limit_running(gate_model, 1);
+    const Client client = scene.open(64, 64);
+    Slots gates;
+    const auto gate = [&](std::uint64_t deadline = 0) {
+        gates.push_back(client.slot());
+        client.session->submit(*gates.back(), gate_model, 0, 0, deadline);
+    };
+    gate();
+    until([&] { return scene.in_gate.load() == 1; });
+    gate();
+    gate(now_ns() + 50'000'000);
+    gate();
+    until([&] { return scene.pool->waiting() >= 2 && scene.pool->queued() == 0; });
+    client.session->cancel(*gates[1], State::cancelled, Reason::client_cancelled);
+    until([&] {
+        scene.sweeper.tick();
+        return teal::ClientSession::ended(*gates[2]);
+    });
+    scene.open_gate = true;
+    client.session->wait(*gates[3], 0, 0);
+    ended_as(*gates[3], State::done, Reason::none);
+    CHECK_EQ(scene.in_gate.load(), 2);
+    for (auto& one : gates) until([&] { return teal::ClientSession::quiescent(*one); });
+    gates.clear();
+    scene.check_all_free();
+}
+
 // No worker idles while work waits: as many run as there are workers, whoever submits.
 void test_nobody_idles() {
     Scene scene(1);
@@ -340,6 +371,7 @@ int main() {
     test_repair();
     test_concurrency();
     test_concurrency_changes();
+    test_next_is_gone();
     test_nobody_idles();
     return teal::check::summary();
 }

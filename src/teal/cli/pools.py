@@ -10,8 +10,8 @@ import click
 from teal.cli import options
 
 _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
-_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "batch")
-_SETTINGS = "workers, idle, threads, cores, memory, keep, batch, delay, bytes, in-flight and slots"
+_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch")
+_SETTINGS = "workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, in-flight and slots"
 
 
 def cores(text: str | None, hint: str = "--cores") -> list[int] | None:

@@ -51,9 +51,10 @@ class _Order:
 @click.option("--memory", callback=options.nbytes, metavar="SIZE",
               help="Memory for models, per pool: beyond it those used least recently are parked.")  # fmt: skip
 @click.option("--keep", default=1, show_default=True, metavar="N", help="Replaced versions kept for `teal rollback`.")
+@click.option("--spares", default=0, show_default=True, metavar="N", help="Workers ready to replace one that dies.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
-              help="One more pool: workers, idle, threads, cores, memory, keep, batch, delay, bytes, in-flight, slots; "
-                   "repeatable.")  # fmt: skip
+              help="One more pool: workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, "
+                   "in-flight, slots; repeatable.")  # fmt: skip
 @click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
 @click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
@@ -78,6 +79,7 @@ def command(
     cores: str | None,
     memory: int | None,
     keep: int,
+    spares: int,
     pools: tuple[str, ...],
     batch: int,
     delay: str,
@@ -124,6 +126,7 @@ def command(
         pools=typed.pools(pools),
         memory=memory,
         keep=keep,
+        spares=spares,
         batch=batch,
         delay=delay,
         allowed_uids=allowed,

@@ -20,6 +20,7 @@ from teal.host.limits import Limits
 from teal.host.loading import Loading
 from teal.host.names import Name, Names, User
 from teal.host.pool import Pool, Version
+from teal.host.snapshot import still_right
 
 log = logging.getLogger("teal.host")
 
@@ -135,11 +136,16 @@ class Catalog:
     async def _verified(self, version: Version) -> dict[str, Any]:
         seen: str | None = None
         sealed = False
+        loop = asyncio.get_running_loop()
+        kept = self.names.pool(self.names.known[version.name].pool).residence.snapshot(version.line)
+        right = None if kept is None else await loop.run_in_executor(None, still_right, kept.copy())
+        if right is False:
+            log.error("model %r version %d: its snapshot is not what was kept", version.name, version.number)
         if version.file_fd is not None:
             fd = os.dup(version.file_fd)  # it may be unloaded meanwhile
             try:
                 sealed = files.is_sealed(fd)
-                seen = await asyncio.get_running_loop().run_in_executor(None, files.digest_of, fd)
+                seen = await loop.run_in_executor(None, files.digest_of, fd)
             finally:
                 os.close(fd)
             if seen != version.digest or not sealed:
@@ -155,4 +161,5 @@ class Catalog:
             "found": seen,
             "sealed": sealed,
             "bytes": version.nbytes,
+            "snapshot": right,
         }

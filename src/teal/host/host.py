@@ -110,11 +110,12 @@ class Host:
     so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
     models compute each row by itself, or this makes them wrong.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, memory, keep, batch, delay, and a client's bytes, in_flight and slots; what a pool does not
-    say is as above. Each has workers, memory and sessions of its own.
+    idle, threads, cores, memory, keep, spares, batch, delay, and a client's bytes, in_flight and slots; what a pool
+    does not say is as above. Each has workers, memory and sessions of its own.
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
+    spares: workers of a pool that have started and hold the engines' models, to take the place of one that dies.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
@@ -132,6 +133,7 @@ class Host:
         pools: Mapping[str, Mapping[str, Any]] | None = None,
         memory: int | None = None,
         keep: int = 1,
+        spares: int = 0,
         batch: int = 1,
         delay: str | float = 0,
     ) -> None:
@@ -151,6 +153,7 @@ class Host:
                 pools=pools,
                 memory=memory,
                 keep=keep,
+                spares=spares,
                 batch=batch,
                 delay=delay,
             )

@@ -248,7 +248,8 @@ class Loading:
             len(file.regions),
         )
         try:
-            loaded = await pool.residence.load(order, file.descriptors, load.timeout, until)
+            kept = self._names.snapshot_like(order, file.digest)
+            loaded = await pool.residence.load(order, file.descriptors, load.timeout, until, kept)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent

@@ -149,9 +149,10 @@ class Model:
         if not sources.slots:
             self._submit(slot, deadline, priority, after)
             return Future(self, slot, out)
-        stages = {one.index: future._model.name for one, future in zip(sources.slots, sources.futures, strict=True)}
         self._submit(slot, deadline, priority, after, sources.slots)
-        return Future(self, slot, out, sources.futures, stages)
+        for future in sources.futures:
+            self._session.lend(future)
+        return Future(self, slot, out, sources.stages)
 
     def new_inputs(self, **dims: Any) -> Inputs:
         """Input tensors in shared memory, to be filled in place.
@@ -438,6 +439,7 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "parked",
         "takes_batches",
         "concurrency",
+        "snapshot",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from teal.errors import InvalidArgument, NotFound
-from teal.host import engines
+from teal.host import engines, wire
 from teal.host import repository as files
 from teal.host.pool import Pool, Version
 from teal.host.settings import DEFAULT_POOL
+from teal.host.snapshot import Snapshot
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +144,7 @@ class Names:
 
     def describe(self, name: str, version: Version) -> dict[str, Any]:
         known = self.known[name]
+        kept = self._pools[known.pool].residence.snapshot(version.line)
         return {
             "name": name,
             "version": version.number,
@@ -172,11 +174,25 @@ class Names:
             "engine": version.engine,
             "precision": version.precision,
             "weights": version.weights,
+            "snapshot": 0 if kept is None else kept.nbytes,
             "threads": engines.threads_of(version.order),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
             "outputs": version.outputs,
         }
+
+    def snapshot_like(self, order: wire.LoadKernel, digest: str) -> Snapshot | None:
+        """A copy of the optimised form of a version that was loaded from the same file in the same way."""
+
+        def asked(other: wire.LoadKernel) -> tuple[object, ...]:
+            return other.kernel, other.precision, other.threads, other.options, other.device
+
+        for name in self.known.values():
+            for version in name.versions.values():
+                kept = self._pools[name.pool].residence.snapshot(version.line)
+                if kept is not None and version.digest == digest and asked(version.order) == asked(order):
+                    return kept.copy()
+        return None
 
     def describe_all(self) -> list[dict[str, Any]]:
         return [self.describe(name, v) for name, n in self.known.items() for v in n.versions.values()]

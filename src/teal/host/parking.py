@@ -109,7 +109,7 @@ class Parking:
         version.parked = True
         while pool.sweeper.version_running(version.line) > 0 and not pool.stopping:
             await asyncio.sleep(_FINISHING)
-        await pool.drop_kernel(version.line, version.generation)
+        await pool.drop_kernel(version.line, version.generation, parked=True)
         self.parkings += 1
         log.info("pool %s: parked %s version %d", pool.name, version.name, version.number)
 

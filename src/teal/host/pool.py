@@ -26,6 +26,7 @@ from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.residence import Residence
 from teal.host.session import Session, Spill
 from teal.host.settings import PoolSettings
+from teal.host.spares import Spares
 
 log = logging.getLogger("teal.host")
 
@@ -107,6 +108,7 @@ class Pool:
         self.names = 0  # model indices given out
         self.residence = Residence(self)
         self.parking = Parking(self)
+        self.spares = Spares(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -117,10 +119,11 @@ class Pool:
             worker.open = True
             worker.send(wire.Open())
         self.parking.start()
+        self.spares.fill()
 
     def _spawn(self, index: int) -> WorkerProcess:
-        worker = WorkerProcess(index, self._reported)
-        worker.start(self.sweeper.pool_fd, self.settings.cores, self._died)
+        worker = WorkerProcess(index, self.reported)
+        worker.start(self.sweeper.pool_fd, self.settings.cores, self.died)
         return worker
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -138,6 +141,7 @@ class Pool:
         """In a forked child: closes its copies of what would keep clients' memory or a worker waiting."""
         for worker in self.workers:
             worker.forget()
+        self.spares.forget()
         for session in self.sessions.values():
             session.leases.forget()
             with contextlib.suppress(OSError):
@@ -145,7 +149,7 @@ class Pool:
 
     # ---- workers that die ----------------------------------------------------------------------------------------
 
-    def _died(self, worker: WorkerProcess, status: int, loading: tuple[int, int] | None) -> None:
+    def died(self, worker: WorkerProcess, status: int, loading: tuple[int, int] | None) -> None:
         words, detail = how_it_ended(status)
         failed = again = 0
         try:
@@ -169,7 +173,7 @@ class Pool:
         if self.stopping:
             return
         try:
-            worker = self._spawn(index)
+            worker = self.spares.take(index) or self._spawn(index)
         except OSError as error:
             log.error("pool %s: starting worker %d: %s; trying again", self.name, index, error)
             self._deaths += 1
@@ -183,6 +187,7 @@ class Pool:
             await self.residence.load_all(worker)
             worker.open = True
             worker.send(wire.Open())
+            self.spares.fill()
 
     def _tell_session(self, worker: WorkerProcess, session: Session) -> None:
         if session.closed:
@@ -192,13 +197,15 @@ class Pool:
         for region, (fd, _) in session.regions.items():
             worker.send(wire.AddRegion(session.index, session.epoch, region), (fd,))
 
-    def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
+    def reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
         elif isinstance(report, wire.Wanted):
             self.parking.wanted(report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
+        elif isinstance(report, wire.Optimised):
+            self.residence.keep(report, [datagram.take_fd() for _ in report.parts[: wire.MAX_FDS]])
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -426,9 +433,9 @@ class Pool:
         await self.drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
-    async def drop_kernel(self, line: int, generation: int) -> None:
+    async def drop_kernel(self, line: int, generation: int, *, parked: bool = False) -> None:
         """No worker holds it any more."""
-        self.residence.forget(line, generation)
+        self.residence.forget(line, generation, parked=parked)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
     def set_idle(self) -> None:
@@ -476,6 +483,8 @@ class Pool:
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
+            "spares": self.spares.ready,
+            "spares_used": self.spares.used,
             "memory": self.settings.memory,
             "memory_used": self.parking.used(),
             "parkings": self.parking.parkings,
@@ -511,6 +520,7 @@ class Pool:
             await asyncio.sleep(0.005)
         for worker in self.workers:
             worker.kill()
+        await self.spares.stop()
         while any(not worker.gone for worker in self.workers):
             await asyncio.sleep(0.002)
         for session in list(self.sessions.values()):
@@ -521,4 +531,5 @@ class Pool:
         for version in self.versions.values():
             version.close_descriptors()
         self.versions.clear()
+        self.residence.close()
         self.sweeper.stop()

@@ -83,7 +83,8 @@ class ModelInfo:
     back.
     engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
     threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
-    each), or both. Nothing of the kind for kernels without an engine.
+    each), or both; snapshot: bytes of the optimised form that the host keeps for other workers. Nothing of the kind for
+    kernels without an engine.
     takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most,
     None: any number."""
 
@@ -111,6 +112,7 @@ class ModelInfo:
     kept: tuple[int, ...] = ()
     takes_batches: bool = False
     concurrency: int | None = None
+    snapshot: int = 0
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -118,7 +120,8 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Verified:
     """One loaded version, looked at anew. digest: SHA-256 when it was loaded; found: of what is resident now, None for
-    a kernel without a file; sealed: nobody can change it, whoever holds it."""
+    a kernel without a file; sealed: nobody can change it, whoever holds it; snapshot: is the optimised form that the
+    host keeps what came, and sealed? None if there is none."""
 
     name: str
     version: int
@@ -127,11 +130,12 @@ class Verified:
     found: str | None
     sealed: bool
     bytes: int
+    snapshot: bool | None = None
 
     @property
     def ok(self) -> bool:
         """Is it what was loaded? True for a kernel without a file."""
-        return self.found is None or (self.sealed and self.found == self.digest)
+        return self.snapshot is not False and (self.found is None or (self.sealed and self.found == self.digest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,8 @@ class PoolStatistics:
     engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
     clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
     memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
-    versions that made room, and that came back."""
+    versions that made room, and that came back; spares, spares_used: workers that are ready to replace one, and that
+    did."""
 
     name: str
     workers: int
@@ -222,6 +227,8 @@ class PoolStatistics:
     memory_used: int = 0
     parkings: int = 0
     returns: int = 0
+    spares: int = 0
+    spares_used: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,18 @@ from teal.host.repository import check_name
 
 DEFAULT_POOL = "default"
 _MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
+_MOST_SPARES = 8
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
-SETTINGS = ("workers", "idle", "threads", "cores", "memory", "keep", "batch", "delay", *_OF_A_CLIENT)
+SETTINGS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay", *_OF_A_CLIENT)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores: pinned
-    to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take (None: as many
-    as there are); keep: replaced versions of a name that can come back; batch: most rows of
-    different requests that run together (1: none do); delay_ns: longest wait of the first of them."""
+    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores:
+    pinned to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take
+    (None: as many as there are); keep: replaced versions of a name that can come back; spares: workers that are
+    ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
+    wait of the first of them."""
 
     workers: int
     idle_ns: int
@@ -41,6 +43,7 @@ class PoolSettings:
     limits: Limits
     memory: int | None = None
     keep: int = 1
+    spares: int = 0
     batch: int = 1
     delay_ns: int = 0
 
@@ -61,6 +64,8 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
         changed["cores"] = argument.cores(given["cores"], usable, f"{path}.cores")
     if given.get("memory") is not None:
         changed["memory"] = argument.whole(given["memory"], 1, 1 << 62, f"{path}.memory")
+    if given.get("spares") is not None:
+        changed["spares"] = argument.whole(given["spares"], 0, _MOST_SPARES, f"{path}.spares")
     if given.get("keep") is not None:
         changed["keep"] = argument.whole(given["keep"], 0, 64, f"{path}.keep")
     if "batch" in given:
@@ -84,6 +89,7 @@ def daemon_arguments(
     pools: Mapping[str, Mapping[str, Any]] | None = None,
     memory: int | None = None,
     keep: int = 1,
+    spares: int = 0,
     batch: int = 1,
     delay: str | float = 0,
     allowed_uids: Sequence[int] = (),
@@ -92,7 +98,7 @@ def daemon_arguments(
     _core.isa()  # raises what is wrong with TEAL_ISA, which the workers inherit
     limits = Limits() if limits is None else argument.one_of(limits, Limits, "$.limits", "teal.Limits(bytes=…, …)")
     own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores, "memory": memory, "keep": keep}
-    own |= {"batch": batch, "delay": delay}
+    own |= {"spares": spares, "batch": batch, "delay": delay}
     base = pool_settings(PoolSettings(1, 0, None, (), limits), own, "$")
     made = {DEFAULT_POOL: base}
     asked = argument.mapping({} if pools is None else pools, "$.pools", "a mapping such as {'fast': {'workers': 2}}")

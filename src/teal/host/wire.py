@@ -244,6 +244,15 @@ class LoadKernel(Message, tag="load_kernel"):
     weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
     trusted: bool = False  # its owner is the host's: it may bring native code
     sealed: int = 0  # descriptors of sealed weights that come after the file's
+    wants_snapshot: bool = False  # an engine is to hand over the optimised form that it makes
+    snapshot_key: str = ""  # what the one that comes with this was made with
+    snapshot_parts: list[str] = []  # names of its parts, whose descriptors come behind the file's
+
+
+class Adopt(Message, tag="adopt"):
+    """A spare worker takes this place in the pool."""
+
+    index: int
 
 
 class Unbind(Message, tag="unbind"):
@@ -277,7 +286,17 @@ class Quit(Message, tag="quit"):
 
 
 WorkerOrder = (
-    AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | GiveSpill | Open | Quit
+    AddSession
+    | AddRegion
+    | DropRegion
+    | DropSession
+    | LoadKernel
+    | Unbind
+    | DropKernel
+    | GiveSpill
+    | Open
+    | Adopt
+    | Quit
 )
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
@@ -306,6 +325,15 @@ class Loaded(Message, tag="loaded"):
     engine: str = ""  # name and version of what runs it
     weights: str = ""  # where an engine keeps them
     memory: int = 0  # bytes by which the worker's own memory grew
+
+
+class Optimised(Message, tag="optimised"):
+    """An engine's optimised form of the version that is being loaded; sealed files of its parts come with it."""
+
+    line: int
+    generation: int
+    key: str
+    parts: list[str]
 
 
 class Bound(Message, tag="bound"):
@@ -354,7 +382,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -1,4 +1,4 @@
-"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``.
+"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``, with -1 a spare (spares.py).
 
 Theory of operation: the main thread runs the core's loop (core/host/worker.hpp) and nothing else. A control thread
 reads orders from the host (sessions, regions, quit) and posts them to the loop. Kernels are loaded and dropped, one
@@ -30,7 +30,7 @@ from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import builtin
-from teal.kernel.protocol import Kernel, Source, load_kernel
+from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
@@ -42,9 +42,11 @@ _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 class Control:
     """The control thread's side of a worker."""
 
-    def __init__(self, control: socket.socket, worker: _core.Worker) -> None:
+    def __init__(self, control: socket.socket, pool_fd: int) -> None:
         self._socket = control
-        self._worker = worker
+        self._pool_fd = pool_fd
+        self.worker: _core.Worker | None = None  # None: a spare, without a place in the pool
+        self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
         self._kernel_orders: queue.SimpleQueue[
@@ -52,8 +54,22 @@ class Control:
         ] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
+
+    @property
+    def _worker(self) -> _core.Worker:
+        if self.worker is None:
+            raise InternalError("a spare worker was told what is for one that has a place in the pool")
+        return self.worker
+
+    def take_up(self, index: int) -> None:
+        """Takes that place in the pool, with the kernels that there are."""
+        worker = _core.Worker(self._pool_fd, index)
         worker.on_dropped(self._dropped)
         worker.on_fetch(self._fetch)
+        with self._taking_up:
+            for key, kernel in self._kernels.items():
+                worker.set_kernel(*key, kernel, self._spill)
+            self.worker = worker
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="control", daemon=True).start()
@@ -80,6 +96,20 @@ class Control:
             os._exit(status)
 
     def _obey(self, order: wire.WorkerOrder, datagram: wire.Datagram) -> None:
+        match order:
+            case wire.Adopt(index):
+                self.take_up(index)
+                return
+            case wire.DropKernel():
+                self._kernel_orders.put((order, ()))
+                return
+            case wire.LoadKernel():
+                count = order.has_file + order.sealed + len(order.snapshot_parts)
+                self._kernel_orders.put((order, tuple(datagram.take_fd() for _ in range(count))))
+                return
+            case wire.Quit() if self.worker is None:
+                self.opened.set()
+                return
         worker = self._worker
         match order:
             case wire.AddSession(session, epoch, slots, granted, bpf_bytes):
@@ -102,11 +132,6 @@ class Control:
                 worker.drop_session(session, epoch)
             case wire.Unbind(line, generation):
                 worker.unbind(line, generation)
-            case wire.DropKernel():
-                self._kernel_orders.put((order, ()))
-            case wire.LoadKernel():
-                expected = order.has_file + order.sealed
-                self._kernel_orders.put((order, tuple(datagram.take_fd() for _ in range(expected))))
             case wire.GiveSpill(found=found):
                 self._given.put((order, datagram.take_fd() if found else None))
             case wire.Open():
@@ -119,11 +144,18 @@ class Control:
         while True:
             order, fds = self._kernel_orders.get()
             if isinstance(order, wire.DropKernel):
-                self._worker.drop_kernel(order.line, order.generation)
+                self._drop(order)
             elif isinstance(order, wire.Dropped):
                 self._dispose(order)
             else:
                 self._load(order, fds)
+
+    def _drop(self, order: wire.DropKernel) -> None:
+        with self._taking_up:
+            if self.worker is not None:
+                self.worker.drop_kernel(order.line, order.generation)
+                return
+        self._dispose(wire.Dropped("kernel", order.line, order.generation))
 
     def _load(self, order: wire.LoadKernel, fds: tuple[int, ...]) -> None:
         start = time.perf_counter()
@@ -131,7 +163,7 @@ class Control:
         before = _own_bytes()
         try:
             self.report(wire.Loading(order.line, order.generation))
-            self._make(order, fds[0] if fds else None, fds[1:], report)
+            self._make(order, fds, report)
         except BaseException as error:
             report.error = wire.failure_of(error)
         finally:
@@ -145,7 +177,9 @@ class Control:
             except TealError as error:  # a signature too long for one message
                 self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
 
-    def _make(self, order: wire.LoadKernel, fd: int | None, sealed: tuple[int, ...], report: wire.Loaded) -> None:
+    def _make(self, order: wire.LoadKernel, fds: tuple[int, ...], report: wire.Loaded) -> None:
+        fd = fds[0] if order.has_file else None
+        own = order.has_file + order.sealed  # those behind are the snapshot's
         if order.kernel == "builtin":
             name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
             self._worker.set_builtin(order.line, order.generation, name)
@@ -163,15 +197,32 @@ class Control:
             order.device,
             order.weights_bytes,
             order.trusted,
-            sealed,
+            order.wants_snapshot,
+            Snapshot(order.snapshot_key, dict(zip(order.snapshot_parts, fds[own:], strict=True)))
+            if order.snapshot_parts
+            else None,
+            fds[order.has_file : own],
         )
         kernel = load_kernel(order.kernel, source)
+        self._hand_over(order, getattr(kernel, "snapshot", None))
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         # Of engines; other kernels do not have these.
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
         report.note = getattr(kernel, "note", "")
-        self._kernels[order.line, order.generation] = kernel
-        self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
+        with self._taking_up:
+            self._kernels[order.line, order.generation] = kernel
+            if self.worker is not None:
+                self.worker.set_kernel(order.line, order.generation, kernel, self._spill)
+
+    def _hand_over(self, order: wire.LoadKernel, snapshot: Snapshot | None) -> None:
+        """The optimised form that an engine made goes to the host, if it made one."""
+        if snapshot is None:
+            return
+        try:
+            report = wire.Optimised(order.line, order.generation, snapshot.key, list(snapshot.parts))
+            self.report(report, tuple(snapshot.parts.values()))
+        finally:
+            snapshot.close()
 
     def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if fd is None:
@@ -333,12 +384,14 @@ def main(argv: list[str]) -> int:
         raise InternalError("worker: the control descriptor is not a UNIX socket")
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not look at it
-    worker = _core.Worker(pool_fd, index)
-    side = Control(control, worker)
+    side = Control(control, pool_fd)
+    if index >= 0:
+        side.take_up(index)
     side.report(wire.Ready(os.getpid()))
     side.start()
     side.opened.wait()
-    worker.run()
+    if side.worker is not None:
+        side.worker.run()
     return 0
 
 

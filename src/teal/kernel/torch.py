@@ -18,7 +18,7 @@ import numpy as np
 
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, NotFound
-from teal.kernel.protocol import Kernel, Outcome, Source, check_inputs
+from teal.kernel.protocol import Kernel, Outcome, Snapshot, Source, check_inputs
 from teal.kernel.sealed import mapped, mapped_privately, memory_of
 
 # What AOTInductor's code was not made for, it must refuse instead of reading where nothing is.
@@ -64,14 +64,18 @@ class ProgramKernel:
         self._program = program
         self._flat = flat(program, compiled=compile_it)
         self._settings = (source.cores, source.precision or "fp32")
-        text = archive.read(f"models/{name}.json")
-        self._library = library(source, name, program, text) if compile_it else None
-        self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
-        self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure
         self.engine = f"torch {torch.__version__}"
-        self.weights = "mapped"
         unchecked = program.sizes.unchecked
         self.note = f"conditions of the program that are not checked: {'; '.join(unchecked)}" if unchecked else ""
+        self.snapshot: Snapshot | None = None
+        self._library = None
+        if compile_it:
+            text = archive.read(f"models/{name}.json")
+            self._library, self.snapshot, note = library(source, name, program, self.engine, text)
+            self.note = "; ".join(filter(None, (self.note, note)))
+        self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
+        self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure
+        self.weights = "mapped"
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
         extents = check_inputs(self.inputs, slot)

@@ -23,11 +23,12 @@ from typing import Any
 import torch
 
 from teal.errors import KernelFailed, NotFound
-from teal.kernel.protocol import Source
-from teal.kernel.sealed import mapped_privately, one_line
+from teal.kernel.protocol import Snapshot, Source
+from teal.kernel.sealed import mapped_privately, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.torch_program import Program
 
 _PREFIX = "teal-compile-"
+_PART = "library"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -66,17 +67,37 @@ _MOST_MADE = 16
 _made: dict[str, int] = {}  # libraries of programs whose weights come beside them, by what they were made of
 
 
-def library(source: Source, name: str, program: Program, text: bytes) -> Library:
-    """Compiles; ``text``: the program's own. Raises NotFound without a C++ compiler, KernelFailed."""
-    if not source.sealed:
-        return Library(_compiled(source, name), program)
-    # torch.compile's: the same program comes again whenever its weights change, and they are not in the library.
+def library(
+    source: Source, name: str, program: Program, engine: str, text: bytes
+) -> tuple[Library, Snapshot | None, str]:
+    """The native code of a program, what to keep of it, and a note: from its snapshot, or compiled.
+
+    ``text``: the program's own. Raises NotFound without a C++ compiler, KernelFailed.
+    """
+    kept, note = usable(engine, source)
+    if kept is not None and _PART in kept.parts:
+        try:
+            return Library(os.dup(kept.parts[_PART]), program), None, ""
+        except KernelFailed as error:
+            note = f"its snapshot did not load, compiled anew: {error}"
+    assert source.fd is not None
+    fd = _made_before(source, name, text) if source.sealed else seal(_compiled(source, name))
+    made = Library(fd, program)
+    snapshot = Snapshot(snapshot_key(engine, source), {_PART: os.dup(fd)}) if source.wants_snapshot else None
+    return made, snapshot, note
+
+
+def _made_before(source: Source, name: str, text: bytes) -> int:
+    """A memory file with the library of one of torch.compile's programs.
+
+    The same one comes again whenever its weights change, and nothing of them is in the library.
+    """
     key = hashlib.sha256(text + f" {source.cores} {source.precision}".encode()).hexdigest()
     if key not in _made:
         while len(_made) >= _MOST_MADE:
             os.close(_made.pop(next(iter(_made))))
-        _made[key] = _compiled(source, name)
-    return Library(os.dup(_made[key]), program)
+        _made[key] = seal(_compiled(source, name))
+    return os.dup(_made[key])
 
 
 def _compiled(source: Source, name: str) -> int:
@@ -85,7 +106,7 @@ def _compiled(source: Source, name: str) -> int:
     fds, threads, shown = (source.fd, *source.sealed), source.cores, source.shown
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
         raise NotFound(f"{shown}: compile needs a C++ compiler, and there is none: apt-get install g++")
-    out = os.memfd_create("teal:compiled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    out = memory_file("compiled")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     try:
