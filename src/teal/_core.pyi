@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
-ABI_VERSION: int = 2
+ABI_VERSION: int = 3
 
 def cpu_features() -> dict[str, Any]:
     """

@@ -48,10 +48,16 @@ def test_the_changed_line(compiled: Compile) -> None:
     model, x = Mlp().eval(), torch.randn(4, 64)
     fast = compiled(model, fullgraph=True, compile=True)
     with torch.no_grad():
+        model.two.bias.zero_()
         same(fast(x), model(x))
         x += 1
         same(fast(x), model(x))
-    assert (grown("graphs", before), grown("loaded", before), grown("resident", before)) == (1, 1, 1)
+        model.two.bias.fill_(1)  # the same code, with other weights, of which those at first were uniform
+        same(fast(x), model(x))
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+        same(fast(x), model(x))
+    assert (grown("graphs", before), grown("loaded", before), grown("resident", before)) == (1, 3, 1)
     assert teal.compile.statistics().fallbacks == before.fallbacks
 
 

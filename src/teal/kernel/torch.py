@@ -70,7 +70,8 @@ class ProgramKernel:
         self.snapshot: Snapshot | None = None
         self._library = None
         if compile_it:
-            self._library, self.snapshot, note = library(source, name, program, self.engine)
+            text = archive.read(f"models/{name}.json")
+            self._library, self.snapshot, note = library(source, name, program, self.engine, text)
             self.note = "; ".join(filter(None, (self.note, note)))
         self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
         self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import shutil
 import signal
@@ -62,10 +63,16 @@ def _path(fd: int) -> str:
     return f"/proc/self/{steps}fd/{fd}"
 
 
-def library(source: Source, name: str, program: Program, engine: str) -> tuple[Library, Snapshot | None, str]:
+_MOST_MADE = 16
+_made: dict[str, int] = {}  # libraries of programs whose weights come beside them, by what they were made of
+
+
+def library(
+    source: Source, name: str, program: Program, engine: str, text: bytes
+) -> tuple[Library, Snapshot | None, str]:
     """The native code of a program, what to keep of it, and a note: from its snapshot, or compiled.
 
-    Raises NotFound without a C++ compiler, KernelFailed.
+    ``text``: the program's own. Raises NotFound without a C++ compiler, KernelFailed.
     """
     kept, note = usable(engine, source)
     if kept is not None and _PART in kept.parts:
@@ -74,10 +81,23 @@ def library(source: Source, name: str, program: Program, engine: str) -> tuple[L
         except KernelFailed as error:
             note = f"its snapshot did not load, compiled anew: {error}"
     assert source.fd is not None
-    fd = seal(_compiled(source, name))
+    fd = _made_before(source, name, text) if source.sealed else seal(_compiled(source, name))
     made = Library(fd, program)
     snapshot = Snapshot(snapshot_key(engine, source), {_PART: os.dup(fd)}) if source.wants_snapshot else None
     return made, snapshot, note
+
+
+def _made_before(source: Source, name: str, text: bytes) -> int:
+    """A memory file with the library of one of torch.compile's programs.
+
+    The same one comes again whenever its weights change, and nothing of them is in the library.
+    """
+    key = hashlib.sha256(text + f" {source.cores} {source.precision}".encode()).hexdigest()
+    if key not in _made:
+        while len(_made) >= _MOST_MADE:
+            os.close(_made.pop(next(iter(_made))))
+        _made[key] = seal(_compiled(source, name))
+    return os.dup(_made[key])
 
 
 def _compiled(source: Source, name: str) -> int:
@@ -136,6 +156,9 @@ def _library(fds: list[int], name: str, threads: int, folder: str) -> str:
             options={
                 "aot_inductor.output_path": os.path.join(folder, "model.so"),
                 "aot_inductor.package_constants_in_so": False,
+                # Code that other weights will be given must hold nothing of the values of these.
+                "always_keep_tensor_constants": bool(sealed),
+                "joint_graph_constant_folding": not sealed,
                 "aot_inductor.check_lowerbound": False,  # sizes of 0 and 1 are right too; ranges are checked before
                 "aot_inductor.precompile_headers": False,  # which takes longer than it saves, for one program
                 "cpp.threads": threads,
