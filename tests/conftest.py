@@ -39,7 +39,7 @@ def load(host: teal.Host) -> Iterator[Load]:
     names: list[str] = []
 
     def load(source: str | Path, **options: Any) -> teal.Model:
-        names.append(f"m{len(names)}")  # few names: a client counts its calls of 15 models apart
+        names.append(f"m{len(names)}")  # few names: a client counts its calls of 63 models apart
         return host.load(names[-1], source, **options)
 
     yield load

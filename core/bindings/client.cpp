@@ -13,6 +13,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/place.hpp"
 #include "bindings/slot.hpp"
+#include "bindings/spill.hpp"
 #include "host/client.hpp"
 #include "host/notifier.hpp"
 
@@ -78,6 +79,8 @@ void bind_client(nb::module_& m) {
         .def("peer_gone", &ClientSession::peer_gone)
         .def("close", &ClientSession::close)
         .def("rouse", &ClientSession::rouse, "Wakes the pool's leader to look at all rings.")
+        .def("count_relayed", [](ClientSession& s, std::uint32_t model) { s.stages_of(model)->relayed.fetch_add(1, std::memory_order_relaxed); }, nb::arg("model"),
+             "An input of a request came from another session, through this process.")
         .def("raise_idle", &ClientSession::raise_idle, nb::arg("ns"), "Callers may spin for so long, if that is longer than before.")
         .def_prop_ro("bytes_used", &ClientSession::bytes_used)
         .def_prop_ro("region_bytes", &ClientSession::region_bytes)
@@ -105,19 +108,7 @@ void bind_client(nb::module_& m) {
         region->close_fd();
         nb::list tensors;
         for (const nb::tuple& item : layout) {  // (dtype, shape, offset, nbytes)
-            TensorDesc desc{};
-            const auto shape = nb::cast<std::vector<std::int64_t>>(item[1]);
-            desc.dtype = static_cast<std::uint8_t>(dtype_from_name(nb::cast<std::string>(item[0])));
-            desc.offset = nb::cast<std::uint64_t>(item[2]);
-            desc.nbytes = nb::cast<std::uint64_t>(item[3]);
-            desc.capacity = desc.nbytes;
-            std::uint64_t count = 0;
-            std::uint64_t bytes = 0;
-            if (desc.dtype == 0 || shape.size() > max_rank || !tensor_bytes(static_cast<Dtype>(desc.dtype), shape.data(), shape.size(), count, bytes) ||
-                bytes > desc.nbytes || desc.offset > region->size() || desc.nbytes > region->size() - desc.offset)
-                throw Error(Code::internal_error, "spilled output: its layout does not fit its region");
-            desc.rank = static_cast<std::uint8_t>(shape.size());
-            std::copy(shape.begin(), shape.end(), desc.shape);
+            const TensorDesc desc = spilled_tensor(item, *region);
             tensors.append(make_tensor(desc, region->base(), region, loan, false));
         }
         return tensors;

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <sched.h>
@@ -16,6 +17,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "device/fence.hpp"
 #include "device/line.hpp"
 #include "device/resident.hpp"
 #include "device/task.hpp"
@@ -112,7 +114,27 @@ private:
 
 }  // namespace
 
+// Where the words of a line lie, in bytes from its start, and what a directory may hold: for numpy, which has no structs of ours.
+void export_layout(nb::module_& m) {
+    constexpr std::size_t reply = offsetof(DeviceLine, reply);
+    m.attr("LINE_BYTES") = sizeof(DeviceLine);
+    m.attr("LINE_ASKED") = offsetof(DeviceLine, request) + offsetof(RequestLine, generation);
+    m.attr("LINE_DONE") = reply + offsetof(ReplyLine, generation);
+    m.attr("LINE_STATUS") = reply + offsetof(ReplyLine, status);
+    m.attr("LINE_STATE") = reply + offsetof(ReplyLine, state);
+    m.attr("LINE_STAMP") = reply + offsetof(ReplyLine, stamp);
+    m.attr("LINE_OWNER") = reply + offsetof(ReplyLine, owner);
+    m.attr("LINE_LIMIT") = reply + offsetof(ReplyLine, limit_ns);
+    m.attr("DIRECTORY_BYTES") = sizeof(Directory);
+    m.attr("DIRECTORY_MAGIC") = directory_magic;
+    m.attr("DIRECTORY_LAYOUT") = directory_layout;
+    m.attr("DIRECTORY_CAPACITY") = directory_capacity;
+    m.attr("DIRECTORY_REGIONS") = directory_regions;
+}
+
 void bind_device(nb::module_& m) {
+    export_layout(m);
+    m.def("fence", &full_fence, "What this thread stored is visible, to other threads and to devices, before what it stores or reads from now on.");
     nb::class_<LineHandle>(m, "DeviceLine", "The client's side of a control line of a resident kernel. One thread a line.")
         .def(nb::init<nb::object, std::uint64_t>(), nb::arg("memory"), nb::arg("offset") = 0,
              nb::sig("def __init__(self, memory: object, offset: int = 0) -> None"))

@@ -7,6 +7,8 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "host/bpf_session.hpp"
+#include "host/batch.hpp"
 #include "host/sweeper.hpp"
 
 namespace teal {
@@ -40,6 +42,10 @@ nb::dict version_dict(const Pool& pool, std::uint32_t index) {
     d["apk"] = v.paths[1].load(std::memory_order_relaxed);
     d["pl"] = v.paths[2].load(std::memory_order_relaxed);
     d["fallbacks"] = v.fallbacks.load(std::memory_order_relaxed);
+    d["chained"] = v.chained.load(std::memory_order_relaxed);
+    d["batches"] = v.batches.load(std::memory_order_relaxed);
+    d["batched"] = v.batched.load(std::memory_order_relaxed);
+    d["held"] = v.held.load(std::memory_order_relaxed);
     static constexpr const char* names[stage_count] = {"queue", "run", "copy"};
     nb::dict stages;
     for (std::size_t i = 0; i < stage_count; ++i) stages[names[i]] = histogram_list(pool.memory().histograms[index].stages[i]);
@@ -59,23 +65,32 @@ nb::dict session_dict(const Pool& pool, std::uint32_t index) {
 
 nb::dict client_stages(Sweeper& sweeper, std::uint32_t session) {
     nb::dict by_model;
-    const ClientStages* stages = sweeper.client_stages(session);
-    if (stages == nullptr) return by_model;
-    for (std::uint32_t i = 0; i < stages_per_session; ++i) {
+    const std::span<const ClientStages> stages = sweeper.client_stages(session);
+    for (std::size_t i = 0; i < stages.size(); ++i) {
         const ClientStages& s = stages[i];
         const std::uint32_t model = s.model.load(std::memory_order_relaxed);
-        if (model == 0 && i + 1 < stages_per_session) continue;
+        if (model == 0 && i + 1 < stages.size()) continue;
         nb::dict d;
         d["requests"] = s.requests.load(std::memory_order_relaxed);
         d["copies_in"] = s.copies_in.load(std::memory_order_relaxed);
         d["bytes_in"] = s.bytes_in.load(std::memory_order_relaxed);
         d["direct"] = s.direct.load(std::memory_order_relaxed);
+        d["relayed"] = s.relayed.load(std::memory_order_relaxed);
         d["copy"] = histogram_list(s.copy);
         d["wake"] = histogram_list(s.wake);
         d["total"] = histogram_list(s.total);
-        by_model[nb::int_(model == 0 || i + 1 == stages_per_session ? -1 : static_cast<int>(model - 1))] = d;
+        by_model[nb::int_(model == 0 || i + 1 == stages.size() ? -1 : static_cast<int>(model - 1))] = d;
     }
     return by_model;
+}
+
+nb::dict bpf_stages(Sweeper& sweeper, std::uint32_t session) {
+    nb::dict d;
+    const BpfStages* stages = sweeper.bpf_stages(session);
+    if (stages == nullptr) return d;
+    d["queue"] = histogram_list(stages->queue);
+    d["run"] = histogram_list(stages->run);
+    return d;
 }
 
 std::shared_ptr<Sweeper> make_sweeper(std::uint64_t idle_ns) { return std::make_shared<Sweeper>(Pool::create(idle_ns)); }
@@ -111,8 +126,14 @@ void bind_host(nb::module_& m) {
         .def("retire_version", &Sweeper::retire_version, nb::arg("line"), released())
         .def("version_in_flight", &Sweeper::version_in_flight, nb::arg("line"))
         .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
+        .def("park_version", &Sweeper::park_version, nb::arg("line"), released())
+        .def("unpark_version", &Sweeper::unpark_version, nb::arg("line"), released())
+        .def("version_running", &Sweeper::version_running, nb::arg("line"), released())
+        .def("version_waiting", &Sweeper::version_waiting, nb::arg("line"), released())
         .def("free_version", &Sweeper::free_version, nb::arg("line"))
         .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
+        .def("bpf_stages", &bpf_stages, nb::arg("session"), nb::sig("def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]"),
+             "Of a BPF session, as workers saw it; empty for any other.")
         .def("client_stages", &client_stages, nb::arg("session"), nb::sig("def client_stages(self, session: int) -> dict[int, dict[str, typing.Any]]"),
              "By index of the model (-1: all that found no room of their own): requests, copies_in, bytes_in, and the buckets of copy, wake, total.")
         .def("bury_worker", [](Sweeper& s, std::uint32_t worker, std::uint32_t detail, bool stopping) {
@@ -130,11 +151,21 @@ void bind_host(nb::module_& m) {
         .def("record_session", [](Sweeper& s, std::uint32_t record) {
             return record < record_count ? s.pool().memory().records[record].session : nobody;
         }, nb::arg("record"))
+        .def("record_request", [](Sweeper& s, std::uint32_t record) {
+            const RequestEntry entry = record < record_count ? s.pool().memory().records[record].entry : RequestEntry{};
+            return nb::make_tuple(entry.slot, entry.generation);
+        }, nb::arg("record"), nb::sig("def record_request(self, record: int) -> tuple[int, int]"), "Slot and generation of its request.")
+        .def("is_awaited", &Sweeper::is_awaited, nb::arg("session"), nb::arg("slot"), nb::arg("generation"), released(),
+             "Is a request out that waits, or waited, for this one?")
+        .def("is_used_again", &Sweeper::is_used_again, nb::arg("session"), nb::arg("slot"), nb::arg("generation"),
+             "Has the slot had a later request that ended?")
         .def("set_idle", &Sweeper::set_idle, nb::arg("ns"))
         .def("stop_taking", &Sweeper::stop_taking, nb::arg("stopping"), released(), "What is in the rings now is still taken; what comes later is refused.")
         .def("all_taken", &Sweeper::all_taken, released(), "Was everything taken that was in the rings when stop_taking() was called?")
         .def("active", &Sweeper::active)
-        .def("queued", [](Sweeper& s) { return s.pool().queued(); })
+        .def("queued", [](Sweeper& s) { return s.pool().waiting(); }, "In the run queue, or held for company or concurrency.")
+        .def("set_batching", &Sweeper::set_batching, nb::arg("rows"), nb::arg("delay_ns"), released())
+        .def("limit_running", &Sweeper::limit_running, nb::arg("model"), nb::arg("most"), released())
         .def("repairs", [](Sweeper& s) { return s.pool().memory().header.repairs; })
         .def("wake_worker", [](Sweeper& s, std::uint32_t worker) { s.pool().wake_worker(worker); }, nb::arg("worker"))
         .def("worker", [](Sweeper& s, std::uint32_t worker) { return worker_dict(s.pool().memory().workers[worker]); }, nb::arg("worker"),
@@ -145,8 +176,11 @@ void bind_host(nb::module_& m) {
              nb::sig("def session(self, session: int) -> dict[str, typing.Any]"));
     m.attr("KERNEL_PURE") = static_cast<unsigned>(kernel_pure);
     m.attr("KERNEL_IDEMPOTENT") = static_cast<unsigned>(kernel_idempotent);
+    m.attr("KERNEL_BATCHES") = static_cast<unsigned>(kernel_batches);
+    m.attr("MAX_BATCH") = most_batch;
     m.attr("KERNEL_NATIVE") = static_cast<unsigned>(kernel_native);
     m.attr("MAX_WORKERS") = max_workers;
+    m.attr("MODELS_COUNTED_APART") = stages_per_session - 1;  // by a client, of what it sees of its calls
 }
 
 }  // namespace teal

@@ -86,6 +86,44 @@ nb::object place_of(const ClientSession& session, nb::handle array) {
     return made(*tensor, source.dtype, source.shape, source.nbytes, at, tensor->readonly || is_readonly(array));
 }
 
+nb::object place_to_come(const std::shared_ptr<ClientSlot>& slot, const std::shared_ptr<ClientSlot>& elder, std::size_t index, std::uint32_t awaited) {
+    const TensorDesc& output = slot->outputs.at(index);
+    struct Both {
+        std::shared_ptr<void> memory;
+        std::shared_ptr<void> view;
+    };
+    auto* place = new GivenPlace;
+    nb::object object = nb::cast(place, nb::rv_policy::take_ownership);
+    if (const Hold* hold = slot->hold_of(index, true)) {
+        place->hold = *hold;
+        place->hold.view = std::make_shared<Both>(Both{hold->view, slot->views});
+    } else {
+        // An output in place lies where the inputs are: with the elder of a sibling.
+        const std::shared_ptr<ClientSlot>& lender = slot->in_place[index] >= 0 && elder ? elder : slot;
+        place->hold = {slot->memory, lender, slot->views, lender.get()};
+    }
+    place->hold.chained = true;
+    const bool planned = (output.flags & tensor_unplanned) == 0;
+    place->dtype = nb::str(dtype_info(static_cast<Dtype>(output.dtype)).name.data(), dtype_info(static_cast<Dtype>(output.dtype)).name.size());
+    if (planned) {
+        nb::object extents = nb::steal(PyTuple_New(output.rank));
+        for (std::size_t i = 0; i < output.rank; ++i) PyTuple_SET_ITEM(extents.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(output.shape[i]));
+        place->shape = std::move(extents);
+    } else {
+        place->shape = nb::none();
+    }
+    place->nbytes = output.capacity;
+    place->region = output.region;
+    place->offset = output.offset;
+    place->readonly = true;
+    place->link = nb::make_tuple(awaited, index, slot->region, slot->offset);
+    std::uint64_t key[9 + max_rank] = {place->region, place->offset, output.capacity, output.dtype, planned ? output.rank : max_rank + 1u,
+                                       awaited, index, slot->region, slot->offset};
+    for (std::size_t i = 0; planned && i < output.rank; ++i) key[9 + i] = static_cast<std::uint64_t>(output.shape[i]);
+    place->key = nb::bytes(reinterpret_cast<const char*>(key), sizeof key);
+    return object;
+}
+
 std::vector<Hold> holds_of(const nb::list& places) {
     std::vector<Hold> holds;
     holds.reserve(nb::len(places));
@@ -99,12 +137,14 @@ std::vector<Hold> holds_of(const nb::list& places) {
 void bind_place(nb::module_& m) {
     nb::class_<GivenPlace>(m, "Place", "Memory of a session that a call may use where it is, kept while this is held.")
         .def_ro("dtype", &GivenPlace::dtype, nb::sig("def dtype(self) -> str"))
-        .def_ro("shape", &GivenPlace::shape, nb::sig("def shape(self) -> tuple[int, ...]"))
+        .def_ro("shape", &GivenPlace::shape, nb::sig("def shape(self) -> tuple[int, ...] | None"), "None: an output to come, whose shape only its run can tell.")
         .def_ro("key", &GivenPlace::key, nb::sig("def key(self) -> bytes"), "Equal for equal places, bytes, dtypes and shapes.")
         .def_ro("nbytes", &GivenPlace::nbytes)
         .def_ro("region", &GivenPlace::region)
         .def_ro("offset", &GivenPlace::offset)
-        .def_ro("readonly", &GivenPlace::readonly);
+        .def_ro("readonly", &GivenPlace::readonly)
+        .def_prop_ro("link", [](const GivenPlace& p) { return p.link.is_valid() ? p.link : nb::none(); }, nb::sig("def link(self) -> tuple[int, int, int, int] | None"),
+                     "Of an output to come: which of those that the request waits for, output, region and offset of its descriptor block.");
 }
 
 }  // namespace teal

@@ -24,6 +24,7 @@ struct GivenPlace {
     std::uint32_t region = 0;
     std::uint64_t offset = 0;
     bool readonly = false;
+    nb::object link;    // of an output to come: (awaited, output, region, block); else null
     std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
 
     GivenPlace() = default;
@@ -36,6 +37,9 @@ struct GivenPlace {
 
 // None: not in this session's memory, or not packed.
 nb::object place_of(const ClientSession& session, nb::handle array);
+// Where output `index` of a request that is out will be, for the request that waits for it as its `awaited`-th. It keeps the slot
+// from being used for another request.
+nb::object place_to_come(const std::shared_ptr<ClientSlot>& slot, const std::shared_ptr<ClientSlot>& elder, std::size_t index, std::uint32_t awaited);
 std::vector<Hold> holds_of(const nb::list& places);
 
 void bind_place(nb::module_& m);

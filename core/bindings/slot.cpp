@@ -27,13 +27,18 @@ std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
         const auto name = nb::cast<std::string>(item[0]);
         plan.dtype = dtype_from_name(name);
         if (plan.dtype == Dtype::none && (plan.flags & tensor_absent) == 0) throw Error(Code::invalid_argument, "dtype '" + name + "' is not one of Teal's");
-        if (item[1].is_none()) plan.flags |= tensor_unplanned;
+        if ((plan.flags & tensor_chained) != 0) plan.flags = 0;  // its link says so
+        else if (item[1].is_none()) plan.flags |= tensor_unplanned;
         else plan.shape = nb::cast<std::vector<std::int64_t>>(item[1]);
         plan.capacity = nb::cast<std::uint64_t>(item[2]);
         if (nb::len(item) > 4 && !item[4].is_none()) plan.in_place = nb::cast<std::int32_t>(item[4]);
         if (nb::len(item) > 5 && !item[5].is_none()) {
             const auto place = nb::cast<nb::tuple>(item[5]);
             plan.place = {nb::cast<std::uint32_t>(place[0]), nb::cast<std::uint64_t>(place[1])};
+            if (nb::len(place) > 2) {
+                const auto link = nb::cast<nb::tuple>(place[2]);
+                plan.link = {nb::cast<std::uint32_t>(link[0]), nb::cast<std::uint32_t>(link[1]), nb::cast<std::uint32_t>(link[2]), nb::cast<std::uint64_t>(link[3])};
+            }
         }
         plans.push_back(std::move(plan));
     }
@@ -46,7 +51,7 @@ Hold own_hold(const std::shared_ptr<ClientSlot>& slot) { return {slot->memory, s
 nb::object input_tensor(nb::handle self, std::size_t index) {
     const Slot& s = *nb::inst_ptr<Slot>(self);
     const TensorDesc& desc = s.tensor(index, false);
-    if ((desc.flags & tensor_absent) != 0) return nb::none();
+    if ((desc.flags & (tensor_absent | tensor_chained)) != 0) return nb::none();
     nb::object object = make_tensor(desc, own_hold(s.slot), *s.session);
     Tensor* tensor = nb::inst_ptr<Tensor>(object);
     tensor->slot = nb::borrow(self);
@@ -153,6 +158,25 @@ void submit_after(Slot& s, std::int32_t priority, std::uint64_t deadline_ns, nb:
         awaited.push_back(event ? nb::cast<Event&>(one).line : nb::cast<Slot&>(one).slot);
     }
     s.submit(priority, deadline_ns, std::move(awaited));
+}
+
+// Null: the slot has another request by now, or none.
+nb::object to_come(const Slot& s, std::size_t index, std::uint32_t awaited, std::uint32_t generation) {
+    check_not_forked(s.forks);
+    if (index >= s.slot->outputs.size()) throw Error(Code::invalid_argument, "tensor index out of range");
+    if (!s.slot->submitted || s.slot->generation != generation) return nb::none();
+    return place_to_come(s.slot, s.elder, index, awaited);
+}
+
+// Ticks when the kernel left, low half, and how long it ran: of a request that a worker ended.
+std::uint64_t times_of(const Slot& s) { return s.slot->line->times.load(std::memory_order_relaxed); }
+
+// From the end of another request to the beginning of this one, both seen to have ended well less than a second ago.
+std::int64_t began_after(const Slot& s, const Slot& other) {
+    const std::uint64_t mine = times_of(s);
+    const auto gap = static_cast<std::int32_t>(static_cast<std::uint32_t>(mine >> 32) - static_cast<std::uint32_t>(run_ticks(mine)) -
+                                               static_cast<std::uint32_t>(times_of(other) >> 32));
+    return gap < 0 ? -ticks_to_ns(static_cast<std::uint64_t>(-std::int64_t{gap})) : ticks_to_ns(static_cast<std::uint64_t>(gap));
 }
 
 nb::str message_of(const Slot& s) {
@@ -275,6 +299,11 @@ void bind_slot(nb::module_& m) {
         .def("submit_after", &submit_after, nb::arg("priority"), nb::arg("deadline_ns"), nb::arg("after"),
              nb::sig("def submit_after(self, priority: int, deadline_ns: int, after: typing.Sequence[Slot | Event]) -> None"),
              "Runs once all of these have ended well; is cancelled when one ends otherwise.")
+        .def("to_come", &to_come, nb::arg("output"), nb::arg("awaited"), nb::arg("generation"),
+             nb::sig("def to_come(self, output: int, awaited: int, generation: int) -> Place | None"),
+             "Where an output of this request will be, for one that waits for it as its `awaited`-th; None: it is another request's by now.")
+        .def("began_after_ns", &began_after, nb::arg("other"),
+             "Nanoseconds from the end of another request to the beginning of this one. Both have ended well.")
         .def("call_direct", &Slot::call_direct, nb::arg("deadline_ns"),
              "Runs the request on a resident device kernel that serves the slot. False where none does: submit() then.")
         .def_prop_ro("session", [](const Slot& s) { return s.session; })

@@ -1,4 +1,4 @@
 # Names that the signatures in core/bindings use and nanobind's stub generator does not import by itself.
 teal._core.__prefix__:
     from numpy.typing import NDArray
-    PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | None]
+    PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]

@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/spill.hpp"
 #include "bindings/tensor.hpp"
 #include "cpu/clock.hpp"
 #include "host/worker.hpp"
@@ -186,6 +187,10 @@ private:
             if (!run.message.empty()) return false;
         }
         if (fits) return true;
+        if (run.record == nobody) {  // of several requests: nobody could tell whose it is
+            run.message = "outputs of another size than planned";
+            return false;
+        }
         count_spilled(run, list, count);
         spill_(run.record, run.record_generation, result);
         run.handed_over = true;
@@ -305,6 +310,14 @@ private:
     std::shared_ptr<Kernel> native_;
 };
 
+// A Python object for a std::function, which may go in any thread.
+std::shared_ptr<nb::object> held(nb::object object) {
+    return {new nb::object(std::move(object)), [](nb::object* one) {
+                const nb::gil_scoped_acquire gil;
+                delete one;
+            }};
+}
+
 std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index) { return std::make_shared<Worker>(Pool::attach(pool_fd), index); }
 
 }  // namespace
@@ -378,19 +391,22 @@ void bind_worker(nb::module_& m) {
         .def("drop_kernel", &Worker::drop_kernel, nb::arg("line"), nb::arg("generation"))
         .def("unbind", &Worker::unbind, nb::arg("line"), nb::arg("generation"))
         .def("on_dropped", [](Worker& w, nb::object callback) {
-            auto held = std::shared_ptr<nb::object>(new nb::object(std::move(callback)), [](nb::object* object) {
-                const nb::gil_scoped_acquire gil;
-                delete object;
-            });
-            w.on_dropped = [held](const char* what, std::uint32_t index, std::uint32_t epoch) {
+            w.on_dropped = [call = held(std::move(callback))](const char* what, std::uint32_t index, std::uint32_t epoch) {
                 const nb::gil_scoped_acquire gil;
                 try {
-                    (*held)(what, index, epoch);
+                    (*call)(what, index, epoch);
                 } catch (nb::python_error& error) {
                     error.discard_as_unraisable("teal worker: on_dropped");
                 }
             };
         }, nb::arg("callback"), nb::sig("def on_dropped(self, callback: typing.Callable[[str, int, int], None]) -> None"))
+        .def("on_fetch", [](Worker& w, nb::object callback) {
+            w.fetch_spill = [ask = held(std::move(callback))](std::uint32_t session, std::uint32_t epoch, std::uint32_t id, SpilledOutputs& out) {
+                return fetch_spill(*ask, session, epoch, id, out);
+            };
+        }, nb::arg("callback"),
+             nb::sig("def on_fetch(self, callback: typing.Callable[[int, int, int], tuple[int, typing.Sequence[tuple[int, str, typing.Sequence[int], int, int]]] | None]) -> None"),
+             "Called with session, epoch and number for a spill that a request reads: (descriptor, layout), or None.")
         .def("run", &Worker::run, nb::call_guard<nb::gil_scoped_release>(), "Until quit().")
         .def("quit", &Worker::quit);
 }

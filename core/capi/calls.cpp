@@ -5,7 +5,9 @@
 
 #include "base/error.hpp"
 #include "capi/library.hpp"
+#include "capi/outputs.hpp"
 #include "capi/pin.hpp"
+#include "capi/strings.hpp"
 #include "cpu/clock.hpp"
 
 namespace teal::capi {
@@ -29,25 +31,6 @@ std::string message_of(const Prepared& prepared, std::uint64_t word) {
     return {reinterpret_cast<const char*>(block + at), head.message_size};
 }
 
-// Output `i` as the worker left it. The worker is trusted, but these bytes lie in memory that bugs of ours could spoil.
-TensorDesc seen_output(const Prepared& prepared, std::size_t i) {
-    const ClientSlot& slot = *prepared.slot;
-    TensorDesc seen;
-    std::memcpy(&seen, slot.base + slot.offset + sizeof(DescriptorHeader) + (slot.inputs.size() + i) * sizeof(TensorDesc), sizeof seen);
-    std::uint64_t count = 0;
-    std::uint64_t bytes = 0;
-    if (!dtype_known(seen.dtype) || static_cast<Dtype>(seen.dtype) == Dtype::bytes || seen.rank > max_rank ||
-        !tensor_bytes(static_cast<Dtype>(seen.dtype), seen.shape, seen.rank, count, bytes) || seen.nbytes != bytes || bytes > slot.outputs[i].capacity)
-        throw Failure(LAIKA_ERR_INTERNAL, "the worker's description of outputs[" + std::to_string(i) + "] makes no sense");
-    return seen;
-}
-
-void tell_shape(laika_tensor_t& tensor, std::uint8_t dtype, std::size_t rank, const std::int64_t* shape) noexcept {
-    tensor.dtype = static_cast<std::int32_t>(dtype);
-    tensor.ndim = static_cast<std::int32_t>(rank);
-    std::copy(shape, shape + rank, tensor.shape);
-}
-
 void check_lists(const Signature& signature, const Tensors& given) {
     if (given.n_in != signature.inputs.size() || given.n_out != signature.outputs.size())
         plan_call(signature, given.inputs, given.n_in, given.outputs, given.n_out);  // says what there should be
@@ -55,37 +38,75 @@ void check_lists(const Signature& signature, const Tensors& given) {
     if (given.outputs == nullptr && given.n_out > 0) throw Failure(LAIKA_ERR_POINTER, "outputs: NULL, expected " + std::to_string(given.n_out) + " tensors");
 }
 
+// Room for the strings of an input, 0 for one that is not given. What breaks another rule is left to plan_call().
+std::uint64_t room_of_input(const TensorSpec& spec, const laika_tensor_t& tensor, std::size_t index) {
+    if (spec.optional && tensor.data == nullptr) return 0;
+    checked_bytes(tensor, "inputs[" + std::to_string(index) + "]");
+    if (spec.dtype != Dtype::none && spec.dtype != Dtype::bytes) return room_for(0);
+    return room_for(packed_bytes(tensor, index));
+}
+
 }  // namespace
+
+Library::Rooms Library::rooms_of(const Model& model, const Tensors& given) {
+    Rooms rooms;
+    for (std::size_t i = 0; i < given.count(); ++i) {
+        if (!is_strings(given[i])) continue;
+        if (rooms.empty()) rooms.resize(given.count());
+        if (i < given.n_in) {
+            rooms[i] = room_of_input(model.signature.inputs[i], given[i], i);
+            continue;
+        }
+        const std::int32_t like = model.signature.outputs[i - given.n_in].like;  // strings like those that are given
+        rooms[i] = std::max(model.rooms[i - given.n_in].load(std::memory_order_relaxed), like < 0 ? 0 : rooms[static_cast<std::size_t>(like)]);
+    }
+    return rooms;
+}
 
 // A prepared call for these tensors, in use by the caller.
 Prepared* Library::take(Model& model, const Tensors& given) {
     check_lists(model.signature, given);
     // All in shared memory, and seen before: their addresses are the key.
     if (Prepared* found = model.shelf.take(hash_of(given), given)) return found;
-    if (given.count() > small) return prepare(model, given);
+    const Rooms rooms = rooms_of(model, given);
+    if (given.count() > small) return prepare(model, given, rooms);
     Located where[small];
     laika_tensor_t tensors[small];
     bool copied = false;
     {
         const std::lock_guard lock(memory_);
-        locate(given, where);
+        locate(*model.pool, given, where);
     }
     for (std::size_t i = 0; i < given.count(); ++i) {
         tensors[i] = given[i];
-        if (where[i].shm != nullptr || given[i].data == nullptr) continue;
-        tensors[i].data = elsewhere();
+        const bool strings = is_strings(given[i]) && rooms[i] != 0;
+        if (!strings && (where[i].shm != nullptr || given[i].data == nullptr)) continue;
+        tensors[i].data = strings ? elsewhere(rooms[i]) : elsewhere();
         copied = true;
     }
     const Tensors known{tensors, given.n_in, tensors + given.n_in, given.n_out};
     Prepared* found = copied ? model.shelf.take(hash_of(known), known) : nullptr;
-    return found != nullptr ? found : prepare(model, given);
+    return found != nullptr ? found : prepare(model, given, rooms);
 }
 
-void Library::begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs, Events after) {
+// Strings are of another size each time, so the worker has to look at the descriptors anew.
+std::uint64_t Library::begin_strings(Prepared& prepared, const Prepared::Copy& copy, const laika_tensor_t& tensor) {
+    const std::uint64_t used = pack(tensor, copy.tensor, copy.place, copy.nbytes);
+    prepared.slot->inputs[copy.tensor].nbytes = used;
+    prepared.slot->stamp = prepared.session->next_stamp();
+    prepared.restore = true;
+    return used;
+}
+
+void Library::begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs, Lines after) {
     if (!prepared.in.empty()) {
         const std::uint64_t start = ticks();
         std::uint64_t bytes = 0;
         for (const Prepared::Copy& copy : prepared.in) {
+            if (copy.strings) {
+                bytes += begin_strings(prepared, copy, inputs[copy.tensor]);
+                continue;
+            }
             read_callers({inputs[copy.tensor].data, copy.place, copy.nbytes}, copy.tensor);
             bytes += copy.nbytes;
         }
@@ -97,7 +118,7 @@ void Library::begin(Model& model, Prepared& prepared, const laika_tensor_t* inpu
     }
     if (prepared.restore) prepared.restore_block();
     check_host();
-    session_->submit(*prepared.slot, model.signature.index, 0, 0, 0, std::move(after));
+    prepared.session->submit(*prepared.slot, model.signature.index, 0, 0, 0, std::move(after));
     counters_.calls.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -106,30 +127,31 @@ void Library::finish(Model& model, Prepared& prepared, laika_tensor_t* outputs) 
     const bool reshaped = (flags_of(word) & word_reshaped) != 0;
     if (reshaped) prepared.restore = true;
     if (!plain_success(*prepared.slot, word) || !prepared.planned) [[unlikely]] {
-        if (state_of(word) != State::done || reason_of(word) != Reason::none) throw_end(model, prepared, outputs);
+        if (state_of(word) == State::done && reason_of(word) == Reason::output_spilled) return take_spilled(model, prepared, outputs);
+        if (state_of(word) != State::done || reason_of(word) != Reason::none) throw_end(model, prepared);
         if (!reshaped && !prepared.planned) throw Failure(LAIKA_ERR_INTERNAL, "the worker did not say what shape an output has");
     }
+    if (reshaped) {
+        const Moved moved = deliver(prepared, outputs_in_slot(prepared), model.signature.name, outputs);
+        counters_.copies_out.fetch_add(moved.tensors, std::memory_order_relaxed);
+        counters_.bytes_out.fetch_add(moved.bytes, std::memory_order_relaxed);
+        return;
+    }
     for (const Prepared::Copy& copy : prepared.out) {
-        const std::uint64_t bytes = reshaped ? seen_output(prepared, copy.tensor).nbytes : copy.nbytes;
-        write_callers({outputs[copy.tensor].data, copy.place, bytes}, copy.tensor);
+        write_callers({outputs[copy.tensor].data, copy.place, copy.nbytes}, copy.tensor);
         counters_.copies_out.fetch_add(1, std::memory_order_relaxed);
-        counters_.bytes_out.fetch_add(bytes, std::memory_order_relaxed);
+        counters_.bytes_out.fetch_add(copy.nbytes, std::memory_order_relaxed);
     }
     for (const Prepared::Made& made : prepared.made) tell_shape(outputs[made.output], static_cast<std::uint8_t>(made.tensor.dtype), static_cast<std::size_t>(made.tensor.ndim), made.tensor.shape);
-    for (std::size_t i = 0; reshaped && i < prepared.slot->outputs.size(); ++i) {
-        const TensorDesc seen = seen_output(prepared, i);
-        tell_shape(outputs[i], seen.dtype, seen.rank, seen.shape);
-    }
 }
 
-void Library::throw_end(const Model& model, Prepared& prepared, laika_tensor_t* outputs) {
+void Library::throw_end(const Model& model, Prepared& prepared) {
     const std::uint64_t word = prepared.slot->line->word.load(std::memory_order_acquire);
     const std::uint32_t detail = prepared.slot->line->detail.load(std::memory_order_relaxed);
     const std::string& name = model.signature.name;
     const std::string message = message_of(prepared, word);
     const auto or_else = [&](const char* text) { return message.empty() ? name + ": " + text : message; };
     switch (reason_of(word)) {
-        case Reason::output_spilled: throw_spilled(model, prepared, outputs);
         case Reason::invalid: throw Failure(LAIKA_ERR_INVALID, or_else("the request was malformed"));
         case Reason::not_found: throw Failure(LAIKA_ERR_NOT_FOUND, "model '" + name + "' is not loaded any more; load it again");
         case Reason::quota: throw Failure(LAIKA_ERR_QUOTA, name + ": an output does not fit this process's quota (Limits.bytes of the host)");
@@ -140,7 +162,7 @@ void Library::throw_end(const Model& model, Prepared& prepared, laika_tensor_t* 
         case Reason::client_cancelled: throw Failure(LAIKA_ERR_CANCELLED, name + ": laika_cancel was called");
         case Reason::client_gone: throw Failure(LAIKA_ERR_NOT_INITIALIZED, "laika_finalize was called before the answer came");
         case Reason::host_stopping: throw Failure(LAIKA_ERR_CANCELLED, name + ": the host is stopping");
-        case Reason::dependency: throw Failure(LAIKA_ERR_CANCELLED, name + ": an event that the call waited for will not come: laika_event_destroy was called first");
+        case Reason::dependency: throw Failure(LAIKA_ERR_CANCELLED, name + ": a call that it waited for did not end well, or an event will not come (laika_event_destroy was called first)");
         case Reason::unloaded: throw Failure(LAIKA_ERR_CANCELLED, name + ": its version was unloaded by force");
         default: break;
     }
@@ -148,45 +170,9 @@ void Library::throw_end(const Model& model, Prepared& prepared, laika_tensor_t* 
                   std::to_string(static_cast<unsigned>(reason_of(word))) + " " + message);
 }
 
-// Outputs larger than the memory for them: the host has them in a region of their own, and says how large they are.
-void Library::throw_spilled(const Model& model, Prepared& prepared, laika_tensor_t* outputs) {
-    prepared.restore = true;
-    const std::uint32_t number = prepared.slot->line->detail.load(std::memory_order_relaxed);
-    const Answer answer = control_->ask([&](Writer& out) {
-        out.map(3);
-        out.text("t"); out.text("take_spill");
-        out.text("session"); out.number(session_index_);
-        out.text("spill"); out.number(number);
-    });
-    Reader reader = answer.body();
-    std::uint32_t count = 0;
-    std::string said;
-    bool good = reader.array(count) && count <= prepared.tensors.size();
-    for (; good && count > 0; --count) {  // [output, dtype, shape, offset, bytes]
-        std::uint32_t fields = 0;
-        std::uint32_t rank = 0;
-        std::uint64_t index = 0;
-        std::uint64_t offset = 0;
-        std::uint64_t bytes = 0;
-        std::string_view name;
-        std::int64_t shape[max_rank] = {};
-        good = reader.array(fields) && fields == 5 && reader.number(index) && reader.text(name) && reader.array(rank) && rank <= max_rank;
-        for (std::uint32_t i = 0; good && i < rank; ++i) good = reader.signed_number(shape[i]) && shape[i] >= 0;
-        good = good && reader.number(offset) && reader.number(bytes) && index < prepared.slot->outputs.size();
-        const Dtype dtype = dtype_from_name(name);
-        if (!good || dtype == Dtype::none) break;
-        if (bytes > prepared.slot->outputs[index].capacity)
-            said += (said.empty() ? "" : "; ") + std::string("outputs[") + std::to_string(index) + "]: " + std::to_string(prepared.slot->outputs[index].capacity) +
-                    " bytes, model '" + model.signature.name + "' made " + std::to_string(bytes);
-        tell_shape(outputs[index], static_cast<std::uint8_t>(dtype), rank, shape);
-    }
-    if (!good || said.empty()) throw Failure(LAIKA_ERR_INTERNAL, "the host describes spilled outputs in a way that is not understood");
-    throw Failure(LAIKA_ERR_TOO_SMALL, said + "; their shapes now say how many: give that much memory and call again");
-}
-
 void Library::give_back(Model& model, Prepared* prepared) noexcept {
     if (!prepared->slot->awaited.empty() && ClientSession::quiescent(*prepared->slot)) let_go_of(std::exchange(prepared->slot->awaited, {}));
-    const bool resting = prepared->place.load(std::memory_order_relaxed) >= 0;
+    const bool resting = prepared->place.load(std::memory_order_relaxed) >= 0 && !prepared->is_awaited();
     if (resting && ClientSession::quiescent(*prepared->slot)) [[likely]] {
         model.shelf.put(prepared);
         return;
@@ -218,7 +204,8 @@ laika_status_t Library::infer(laika_model_t handle, const laika_tensor_t* inputs
     } hold{*this, model, take(model, {inputs, n_in, outputs, n_out})};
     begin(model, *hold.prepared, inputs);
     ClientSlot& slot = *hold.prepared->slot;
-    if (!session_->spin(slot, first_spin_ns)) session_->wait(slot, 0, 0);
+    ClientSession& session = *hold.prepared->session;
+    if (!session.spin(slot, first_spin_ns)) session.wait(slot, 0, 0);
     ClientSession::saw_end(slot, *model.stages);
     finish(model, *hold.prepared, outputs);
     hold.good = true;
@@ -228,15 +215,16 @@ laika_status_t Library::infer(laika_model_t handle, const laika_tensor_t* inputs
 // ---- asynchronous ------------------------------------------------------------------------------------------------------
 
 laika_status_t Library::infer_async(laika_model_t handle, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out,
-                                    laika_call_t* call, Events after) {
+                                    laika_call_t* call, const After& after) {
     if (call == nullptr) throw Failure(LAIKA_ERR_POINTER, "call: NULL, expected where to put the handle");
     call->id = 0;
     const Stay stay(*this);
     const Pin pin(*this, handle);
     CallInFlight one{pin.entry.model, nullptr, outputs};
+    Lines lines = lines_of(*one.model->pool, after);
     one.prepared = take(*one.model, {inputs, n_in, outputs, n_out});
     try {
-        begin(*one.model, *one.prepared, inputs, std::move(after));
+        begin(*one.model, *one.prepared, inputs, std::move(lines));
         const std::lock_guard lock(calls_);
         const std::uint64_t id = new_id();
         in_flight_.emplace(id, one);
@@ -281,12 +269,13 @@ laika_status_t Library::wait(laika_call_t call, std::int64_t timeout_ns) {
         }
     } leave{*this, call, one};
     ClientSlot& slot = *one.prepared->slot;
+    ClientSession& session = *one.prepared->session;
     const auto now = static_cast<std::uint64_t>(monotonic_ns());
     const std::uint64_t span = timeout_ns < 0 ? 0 : static_cast<std::uint64_t>(timeout_ns);
-    const bool ended = ClientSession::ended(slot) || (timeout_ns != 0 && session_->spin(slot, timeout_ns < 0 ? first_spin_ns : std::min(span, first_spin_ns))) ||
-                       (timeout_ns != 0 && session_->wait(slot, timeout_ns < 0 ? 0 : now + span, 0));
+    const bool ended = ClientSession::ended(slot) || (timeout_ns != 0 && session.spin(slot, timeout_ns < 0 ? first_spin_ns : std::min(span, first_spin_ns))) ||
+                       (timeout_ns != 0 && session.wait(slot, timeout_ns < 0 ? 0 : now + span, 0));
     if (!ended) {
-        if (session_->peer_gone()) throw Failure(LAIKA_ERR_HOST_GONE, "the host's process is gone; laika_finalize, start it again (`teal serve`), then laika_init");
+        if (session.peer_gone()) throw Failure(LAIKA_ERR_HOST_GONE, "the host's process is gone; laika_finalize, start it again (`teal serve`), then laika_init");
         leave.ended = false;
         return remember(LAIKA_ERR_TIMEOUT, "laika_wait", "not ended within " + std::to_string(timeout_ns) + " ns; the call goes on: wait again, or laika_cancel");
     }
@@ -299,7 +288,7 @@ laika_status_t Library::wait(laika_call_t call, std::int64_t timeout_ns) {
 laika_status_t Library::cancel(laika_call_t call) {
     const Stay stay(*this);
     const CallInFlight one = call_of(call, true);
-    session_->cancel(*one.prepared->slot, State::cancelled, Reason::client_cancelled);
+    one.prepared->session->cancel(*one.prepared->slot, State::cancelled, Reason::client_cancelled);
     ClientSession::saw_end(*one.prepared->slot, *one.model->stages);
     give_back_late(*one.model, one.prepared);
     return LAIKA_OK;

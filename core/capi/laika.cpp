@@ -5,6 +5,7 @@
 
 #include "capi/failure.hpp"
 #include "capi/library.hpp"
+#include "capi/strings.hpp"
 
 using teal::capi::guarded;
 using teal::capi::Library;
@@ -23,7 +24,11 @@ laika_status_t with_library(const char* where, Body&& body) noexcept {
 extern "C" {
 
 laika_status_t laika_init(const char* address, unsigned flags) {
-    return guarded("laika_init", [&] { return Library::init(address, flags); });
+    return guarded("laika_init", [&] { return Library::init(address, flags, nullptr); });
+}
+
+laika_status_t laika_init_with(const char* address, unsigned flags, const laika_options_t* options) {
+    return guarded("laika_init_with", [&] { return Library::init(address, flags, options); });
 }
 
 laika_status_t laika_finalize(void) {
@@ -31,7 +36,11 @@ laika_status_t laika_finalize(void) {
 }
 
 laika_status_t laika_shm_alloc(size_t bytes, unsigned flags, laika_shm_t* shm) {
-    return with_library("laika_shm_alloc", [&](Library& library) { return library.shm_alloc(bytes, flags, shm); });
+    return with_library("laika_shm_alloc", [&](Library& library) { return library.shm_alloc(bytes, flags, nullptr, shm); });
+}
+
+laika_status_t laika_shm_alloc_with(size_t bytes, unsigned flags, const laika_options_t* options, laika_shm_t* shm) {
+    return with_library("laika_shm_alloc_with", [&](Library& library) { return library.shm_alloc(bytes, flags, options, shm); });
 }
 
 laika_status_t laika_shm_map(laika_shm_t shm, void** data) {
@@ -47,7 +56,11 @@ laika_status_t laika_shm_free(laika_shm_t shm) {
 }
 
 laika_status_t laika_model_load(const char* source, unsigned flags, laika_model_t* model) {
-    return with_library("laika_model_load", [&](Library& library) { return library.model_load(source, flags, model); });
+    return with_library("laika_model_load", [&](Library& library) { return library.model_load(source, flags, nullptr, model); });
+}
+
+laika_status_t laika_model_load_with(const char* source, unsigned flags, const laika_options_t* options, laika_model_t* model) {
+    return with_library("laika_model_load_with", [&](Library& library) { return library.model_load(source, flags, options, model); });
 }
 
 laika_status_t laika_model_unload(laika_model_t model) {
@@ -97,7 +110,21 @@ laika_status_t laika_event_destroy(laika_event_t event) {
 laika_status_t laika_infer_after(laika_model_t model, const laika_tensor_t* inputs, size_t n_inputs, laika_tensor_t* outputs, size_t n_outputs,
                                  const laika_event_t* after, size_t n_after, laika_call_t* call) {
     return with_library("laika_infer_after", [&](Library& library) {
-        return library.infer_async(model, inputs, n_inputs, outputs, n_outputs, call, library.events_of(after, n_after));
+        return library.infer_async(model, inputs, n_inputs, outputs, n_outputs, call, {after, n_after});
+    });
+}
+
+laika_status_t laika_infer_after_all(laika_model_t model, const laika_tensor_t* inputs, size_t n_inputs, laika_tensor_t* outputs, size_t n_outputs,
+                                     const laika_event_t* events, size_t n_events, const laika_call_t* calls, size_t n_calls, laika_call_t* call) {
+    return with_library("laika_infer_after_all", [&](Library& library) {
+        return library.infer_async(model, inputs, n_inputs, outputs, n_outputs, call, {events, n_events, calls, n_calls});
+    });
+}
+
+laika_status_t laika_bytes_free(laika_tensor_t* tensor) {
+    return guarded("laika_bytes_free", [&] {
+        teal::capi::give_back_strings(tensor);
+        return LAIKA_OK;
     });
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "capi/pin.hpp"
+#include "capi/strings.hpp"
 #include "cpu/clock.hpp"
 
 #ifndef TEAL_VERSION
@@ -21,8 +22,14 @@ std::mutex beginning;  // init, finalize and fork: one at a time
 constexpr std::uint64_t given_back_at_once = 1u << 20;  // a freed block from this size on
 constexpr std::uint64_t kept = 4u << 20;                // bytes of empty regions that stay
 
-void before_fork() noexcept { beginning.lock(); }
-void after_fork_in_parent() noexcept { beginning.unlock(); }
+void before_fork() noexcept {
+    beginning.lock();
+    lock_strings();
+}
+void after_fork_in_parent() noexcept {
+    unlock_strings();
+    beginning.unlock();
+}
 
 }  // namespace
 
@@ -34,6 +41,7 @@ void Library::after_fork_in_child() noexcept {
         library->phase_.store(Phase::forked, std::memory_order_relaxed);
         if (library->control_) library->control_->forget();
     }
+    unlock_strings();
     beginning.unlock();
 }
 
@@ -57,7 +65,19 @@ void Library::check_host() const {
         throw Failure(LAIKA_ERR_HOST_GONE, "the host's process is gone; laika_finalize, start it again (`teal serve`), then laika_init");
 }
 
-laika_status_t Library::init(const char* address, unsigned flags) {
+// The pool that a caller names, or empty.
+std::string Library::pool_named(const laika_options_t* options) {
+    if (options == nullptr) return {};
+    if (options->size != sizeof(laika_options_t))
+        throw Failure(LAIKA_ERR_INVALID, "options.size: " + std::to_string(options->size) + ", expected sizeof(laika_options_t) = " + std::to_string(sizeof(laika_options_t)) + " of this library");
+    if (options->pool == nullptr) return {};
+    const std::string pool(options->pool, ::strnlen(options->pool, LAIKA_MAX_NAME + 1));
+    if (pool.empty() || pool.size() > LAIKA_MAX_NAME) throw Failure(LAIKA_ERR_INVALID, "options.pool: " + std::to_string(pool.size()) + " bytes or more, expected 1 to 128");
+    return pool;
+}
+
+laika_status_t Library::init(const char* address, unsigned flags, const laika_options_t* options) {
+    const std::string pool = pool_named(options);
     if (flags != LAIKA_INIT_DEFAULT) throw Failure(LAIKA_ERR_INVALID, "flags: " + std::to_string(flags) + ", expected LAIKA_INIT_DEFAULT");
     static std::once_flag watched;
     std::call_once(watched, [] { ::pthread_atfork(&before_fork, &after_fork_in_parent, &Library::after_fork_in_child); });
@@ -74,19 +94,19 @@ laika_status_t Library::init(const char* address, unsigned flags) {
     }
     if (library->phase_.load(std::memory_order_acquire) == Phase::open)
         throw Failure(LAIKA_ERR_INITIALIZED, "connected to " + library->control_->address() + " already; laika_finalize first to connect elsewhere");
-    library->connect(address);
+    library->connect(address, pool.empty() ? std::string("default") : pool);
     return LAIKA_OK;
 }
 
-void Library::connect(const char* address) {
+void Library::connect(const char* address, const std::string& pool) {
     const std::unique_lock alone(life_);
     control_ = std::make_unique<Control>(address, "liblaika " TEAL_VERSION);
     try {
-        open_session();
+        home_ = open_session(*control_, pool).release();
+        pools_.store(home_, std::memory_order_release);
         control_->relax();
     } catch (...) {
-        room_.reset();
-        session_.reset();
+        end_sessions();
         control_.reset();
         throw;
     }
@@ -98,41 +118,13 @@ void Library::connect(const char* address) {
     phase_.store(Phase::open, std::memory_order_release);
 }
 
-void Library::open_session() {
-    Answer answer = control_->ask([](Writer& out) {
-        out.map(1);
-        out.text("t"); out.text("open_session");
-    });
-    Reader reader = answer.body();
-    std::uint64_t index = UINT64_MAX;
-    std::uint64_t epoch = UINT64_MAX;
-    std::uint64_t slots = 0;
-    std::uint64_t idle_ns = 0;
-    std::uint32_t entries = 0;
-    bool good = reader.map(entries);
-    for (; good && entries > 0; --entries) {
-        std::string_view key;
-        good = reader.text(key) && (key == "index"     ? reader.number(index)
-                                    : key == "epoch"   ? reader.number(epoch)
-                                    : key == "slots"   ? reader.number(slots)
-                                    : key == "idle_ns" ? reader.number(idle_ns)
-                                                       : reader.skip());
-    }
-    if (!good || index > UINT32_MAX || epoch > UINT32_MAX || slots == 0 || slots > 65536 || idle_ns > 3600'000'000'000u)
-        throw Failure(LAIKA_ERR_INTERNAL, "the host describes the session in a way that is not understood");
-    auto map = map_session(answer.take_fd().take(), static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(slots));
-    session_ = std::make_shared<ClientSession>(std::move(map), idle_ns, control_->socket());
-    session_index_ = static_cast<std::uint32_t>(index);
-    room_ = std::make_unique<Memory>(session_, *control_, session_index_);
-}
-
 laika_status_t Library::finalize() {
     if (phase_.load(std::memory_order_acquire) == Phase::forked) refuse();
     const std::lock_guard lock(beginning);
     Phase open = Phase::open;
     if (!phase_.compare_exchange_strong(open, Phase::closing, std::memory_order_acq_rel)) refuse();
     // Everybody who waits is told: for a request within a nap, for the host at once.
-    session_->close();
+    for (PoolSession* each = pools_.load(std::memory_order_acquire); each != nullptr; each = each->next) each->session->close();
     control_->hang_up();
     disconnect();
     phase_.store(Phase::closed, std::memory_order_release);
@@ -161,9 +153,40 @@ void Library::disconnect() noexcept {
     const std::lock_guard lock(memory_);
     sweep_limbo();
     blocks_ = Blocks();
-    room_.reset();
-    session_.reset();
+    end_sessions();
     control_.reset();
+}
+
+// Nobody is inside.
+void Library::end_sessions() noexcept {
+    for (PoolSession* each = pools_.exchange(nullptr, std::memory_order_acq_rel); each != nullptr;) {
+        const std::unique_ptr<PoolSession> owned(each);
+        each = each->next;
+    }
+    home_ = nullptr;
+}
+
+// ---- pools ---------------------------------------------------------------------------------------------------------------
+
+PoolSession& Library::pool_session(const std::string& pool) {
+    if (pool.empty()) return *home_;
+    const std::lock_guard lock(opening_);
+    PoolSession* first = pools_.load(std::memory_order_acquire);
+    for (PoolSession* each = first; each != nullptr; each = each->next)
+        if (each->pool == pool) return *each;
+    std::unique_ptr<PoolSession> made = open_session(*control_, pool);
+    // finalize() closes the sessions that it sees in the list, and may have been there already.
+    if (phase_.load(std::memory_order_acquire) != Phase::open) made->session->close();
+    made->next = first;
+    // SYNC: release pairs with the acquire loads of pools_: the session is complete.
+    pools_.store(made.get(), std::memory_order_release);
+    return *made.release();
+}
+
+bool Library::touches(const void* data, std::uint64_t bytes) const noexcept {
+    for (PoolSession* each = pools_.load(std::memory_order_acquire); each != nullptr; each = each->next)
+        if (each->memory->touches(data, bytes)) return true;
+    return false;
 }
 
 // ---- shared memory -----------------------------------------------------------------------------------------------------
@@ -174,19 +197,21 @@ Shm& Library::shm_of(laika_shm_t shm) {
     return *found;
 }
 
-laika_status_t Library::shm_alloc(std::size_t bytes, unsigned flags, laika_shm_t* shm) {
+laika_status_t Library::shm_alloc(std::size_t bytes, unsigned flags, const laika_options_t* options, laika_shm_t* shm) {
     if (shm == nullptr) throw Failure(LAIKA_ERR_POINTER, "shm: NULL, expected where to put the handle");
     shm->id = 0;
+    const std::string pool_name = pool_named(options);
     const Stay stay(*this);
     check_host();
     if (flags == 0 || (flags & ~(LAIKA_SHM_INPUT | LAIKA_SHM_OUTPUT)) != 0)
         throw Failure(LAIKA_ERR_INVALID, "flags: " + std::to_string(flags) + ", expected LAIKA_SHM_INPUT, LAIKA_SHM_OUTPUT or both");
     if (bytes == 0) throw Failure(LAIKA_ERR_INVALID, "bytes: 0, expected 1 or more");
     if (bytes > std::uint64_t{1} << 46) throw Failure(LAIKA_ERR_QUOTA, "bytes: " + std::to_string(bytes) + ", expected at most 2^46");
-    std::shared_ptr<Block> block = room_->take(bytes, bytes >= device_align ? device_align : tensor_align);
+    PoolSession& pool = pool_session(pool_name);
+    std::shared_ptr<Block> block = pool.memory->take(bytes, bytes >= device_align ? device_align : tensor_align);
     std::memset(block->memory->base() + block->offset, 0, bytes);
     const std::lock_guard lock(memory_);
-    shm->id = blocks_.add(new_id(), std::move(block), bytes, flags).id;
+    shm->id = blocks_.add(new_id(), pool, std::move(block), bytes, flags).id;
     return LAIKA_OK;
 }
 
@@ -228,14 +253,16 @@ laika_status_t Library::shm_unmap(laika_shm_t shm) {
 laika_status_t Library::shm_free(laika_shm_t shm) {
     const Stay stay(*this);
     std::uint64_t size = 0;
+    PoolSession* pool = nullptr;
     {
         const std::lock_guard lock(memory_);
         Shm& found = shm_of(shm);
         clear_users(found);
         size = found.size;
+        pool = found.pool;
         blocks_.erase(shm.id);
     }
-    if (size >= given_back_at_once && !host_gone_.load(std::memory_order_relaxed)) room_->shrink(kept);
+    if (size >= given_back_at_once && !host_gone_.load(std::memory_order_relaxed)) pool->memory->shrink(kept);
     return LAIKA_OK;
 }
 
@@ -244,9 +271,11 @@ laika_status_t Library::statistics(laika_statistics_t* statistics, std::size_t s
     if (size != sizeof(laika_statistics_t))
         throw Failure(LAIKA_ERR_INVALID, "size: " + std::to_string(size) + ", expected sizeof(laika_statistics_t) = " + std::to_string(sizeof(laika_statistics_t)) + " of this library");
     const Stay stay(*this);
+    std::uint64_t shm_bytes = 0;
+    for (PoolSession* each = pools_.load(std::memory_order_acquire); each != nullptr; each = each->next) shm_bytes += each->session->region_bytes();
     const auto get = [](const std::atomic<std::uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
     *statistics = {get(counters_.calls),     get(counters_.failed),     get(counters_.prepared),  get(counters_.copies_in),
-                   get(counters_.bytes_in),  get(counters_.copies_out), get(counters_.bytes_out), session_->region_bytes()};
+                   get(counters_.bytes_in),  get(counters_.copies_out), get(counters_.bytes_out), shm_bytes};
     return LAIKA_OK;
 }
 

@@ -19,6 +19,7 @@
 
 #include "capi/control.hpp"
 #include "capi/memory.hpp"
+#include "capi/pool_session.hpp"
 #include "capi/prepared.hpp"
 #include "capi/signature.hpp"
 #include "host/client.hpp"
@@ -33,10 +34,13 @@ struct Located {
 
 struct Model {
     Signature signature;
-    ClientStages* stages = nullptr;       // of the session
+    PoolSession* pool = nullptr;          // that it is in
+    ClientStages* stages = nullptr;       // of that session
     std::shared_ptr<Expectation> expected;  // null: waiters do not spin on a guess
     bool held = false;                    // the host keeps it for us: it wants to hear when we do not need it
     std::atomic<std::uint32_t> unloaded{0};
+    // Room for the strings of each output; grows when some did not fit. Relaxed: a guess.
+    std::unique_ptr<std::atomic<std::uint64_t>[]> rooms;
     Shelf shelf;
 };
 
@@ -53,6 +57,21 @@ struct CallInFlight {
     bool waited_for = false;
 };
 
+// A line in each session whose calls wait for it. The one that was made with it says whether it has come.
+struct Event {
+    PoolSession* home = nullptr;
+    std::shared_ptr<ClientSlot> line;
+    std::vector<std::pair<PoolSession*, std::shared_ptr<ClientSlot>>> elsewhere;
+};
+
+// What a call waits for, and the session that all of it lies in.
+struct After {
+    const laika_event_t* events = nullptr;
+    std::size_t n_events = 0;
+    const laika_call_t* calls = nullptr;
+    std::size_t n_calls = 0;
+};
+
 struct Counters {
     std::atomic<std::uint64_t> calls{0}, failed{0}, prepared{0}, copies_in{0}, bytes_in{0}, copies_out{0}, bytes_out{0};  // relaxed
 };
@@ -63,25 +82,23 @@ public:
 
     // Throws Failure(not_initialized) before the first init.
     static Library& get();
-    static laika_status_t init(const char* address, unsigned flags);
+    static laika_status_t init(const char* address, unsigned flags, const laika_options_t* options);
 
     laika_status_t finalize();
-    laika_status_t shm_alloc(std::size_t bytes, unsigned flags, laika_shm_t* shm);
+    laika_status_t shm_alloc(std::size_t bytes, unsigned flags, const laika_options_t* options, laika_shm_t* shm);
     laika_status_t shm_map(laika_shm_t shm, void** data);
     laika_status_t shm_unmap(laika_shm_t shm);
     laika_status_t shm_free(laika_shm_t shm);
-    laika_status_t model_load(const char* source, unsigned flags, laika_model_t* model);
+    laika_status_t model_load(const char* source, unsigned flags, const laika_options_t* options, laika_model_t* model);
     laika_status_t model_unload(laika_model_t model);
     laika_status_t specs(laika_model_t model, bool outputs, laika_spec_t* specs, std::size_t capacity, std::size_t* count);
     laika_status_t infer(laika_model_t model, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out);
-    using Events = std::vector<std::shared_ptr<ClientSlot>>;
     laika_status_t infer_async(laika_model_t model, const laika_tensor_t* inputs, std::size_t n_in, laika_tensor_t* outputs, std::size_t n_out, laika_call_t* call,
-                               Events after = {});
+                               const After& after = {});
     laika_status_t event_create(laika_event_t* event);
     laika_status_t event_signal(laika_event_t event);
     laika_status_t event_wait(laika_event_t event, std::int64_t timeout_ns);
     laika_status_t event_destroy(laika_event_t event);
-    Events events_of(const laika_event_t* events, std::size_t count);
     laika_status_t wait(laika_call_t call, std::int64_t timeout_ns);
     laika_status_t cancel(laika_call_t call);
     laika_status_t statistics(laika_statistics_t* statistics, std::size_t size);
@@ -95,34 +112,44 @@ private:
     static std::atomic<Library*> current;
     static void after_fork_in_child() noexcept;
 
-    void connect(const char* address);
+    using Rooms = std::vector<std::uint64_t>;  // for the strings of each tensor, inputs first; empty: there are none
+    using Lines = std::vector<std::shared_ptr<ClientSlot>>;
+    static std::string pool_named(const laika_options_t* options);
+    void connect(const char* address, const std::string& pool);
     void disconnect() noexcept;
     [[noreturn]] void refuse() const;  // says what state it is in
     void check_host() const;
     std::uint64_t new_id() noexcept { return next_id_.fetch_add(1, std::memory_order_relaxed) << id_shift; }
     Shm& shm_of(laika_shm_t shm);
     void clear_users(Shm& shm);  // memory_ is held. Throws busy.
-    void open_session();
+    void end_sessions() noexcept;
+    PoolSession& pool_session(const std::string& pool);  // opened at first use; "": the one of laika_init
+    [[nodiscard]] bool touches(const void* data, std::uint64_t bytes) const noexcept;
 
     // calls.cpp
     Prepared* take(Model& model, const Tensors& given);
-    void begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs, Events after = {});  // copies in, submits
+    static Rooms rooms_of(const Model& model, const Tensors& given);
+    std::uint64_t begin_strings(Prepared& prepared, const Prepared::Copy& copy, const laika_tensor_t& tensor);
+    void begin(Model& model, Prepared& prepared, const laika_tensor_t* inputs, Lines after = {});  // copies in, submits
     void finish(Model& model, Prepared& prepared, laika_tensor_t* outputs);       // copies out, or throws what ended it
-    [[noreturn]] void throw_end(const Model& model, Prepared& prepared, laika_tensor_t* outputs);
-    [[noreturn]] void throw_spilled(const Model& model, Prepared& prepared, laika_tensor_t* outputs);
+    [[noreturn]] void throw_end(const Model& model, Prepared& prepared);
+    // spilled.cpp: outputs that were larger than planned.
+    void take_spilled(Model& model, Prepared& prepared, laika_tensor_t* outputs);
     void give_back(Model& model, Prepared* prepared) noexcept;
     void give_back_late(Model& model, Prepared* prepared) noexcept;
 
     CallInFlight call_of(laika_call_t call, bool end);
 
     // events.cpp
-    std::shared_ptr<ClientSlot> event_of(laika_event_t event);
+    Event& event_of(laika_event_t event);  // events_ is held
+    std::shared_ptr<ClientSlot> event_line(laika_event_t event);
+    Lines lines_of(const PoolSession& pool, const After& after);
 
     // prepare.cpp
-    void locate(const Tensors& given, Located* found);   // memory_ is held
-    Prepared* prepare(Model& model, const Tensors& given);
+    void locate(PoolSession& pool, const Tensors& given, Located* found);   // memory_ is held
+    Prepared* prepare(Model& model, const Tensors& given, const Rooms& rooms);
     void use(Prepared& prepared, const Tensors& given, const Located* found);
-    std::unique_ptr<ClientSlot> slot_with_room(const Plan& plan);
+    std::shared_ptr<ClientSlot> slot_with_room(PoolSession& pool, const Plan& plan);
     void dispose(Prepared* prepared) noexcept;           // takes memory_
     void dispose_locked(Prepared* prepared) noexcept;
     void sweep_limbo() noexcept;                         // memory_ is held
@@ -130,21 +157,26 @@ private:
     void clear_shelves() noexcept;
 
     // models.cpp
-    Signature lookup(const std::string& name, bool persistent);
-    Signature load(const std::string& name, const std::string& source, int fd, bool persistent);
-    Signature find_or_load(const std::string& source, bool persistent);
+    struct Wanted { std::string pool; bool persistent; };  // pool: where it must be; empty: wherever it is, else home
+    Signature lookup(const std::string& name, const Wanted& wanted);
+    Signature load(const std::string& name, const std::string& source, int fd, const Wanted& wanted);
+    Signature find_or_load(const std::string& source, const Wanted& wanted);
+    void enter_pool(Model& model);
     void place(std::shared_ptr<Model> model, laika_model_t* handle);
     void release_model(const Model& model);
+    void release_name(const std::string& name);  // unless a handle of ours is for it
+    void control_release(const std::string& name);
     std::shared_ptr<Model> leave_entry(ModelEntry& entry) noexcept;  // after its id was cleared: waits for the calls inside
 
-    // SYNC: acquire loads pair with the releases of init() and finalize(): session_ and control_ are complete, or gone. Whoever stays
+    // SYNC: acquire loads pair with the releases of init() and finalize(): home_ and control_ are complete, or gone. Whoever stays
     // inside holds life_ or a pin besides; this word only says what to refuse with.
     std::atomic<Phase> phase_{Phase::closed};
     std::shared_mutex life_;
     std::unique_ptr<Control> control_;
-    std::shared_ptr<ClientSession> session_;
-    std::unique_ptr<Memory> room_;
-    std::uint32_t session_index_ = 0;
+    std::mutex opening_;                  // one session at a time is added to the list
+    // SYNC: acquire loads pair with the release stores of connect() and pool_session(): each session in it is complete.
+    std::atomic<PoolSession*> pools_{nullptr};
+    PoolSession* home_ = nullptr;         // of the pool that laika_init named; changed by connect() and disconnect() only
 
     std::mutex memory_;                   // guards blocks_, limbo_ and Shm::users
     Blocks blocks_;
@@ -160,7 +192,7 @@ private:
     std::unordered_map<std::uint64_t, CallInFlight> in_flight_;
 
     std::mutex events_;                   // guards known_events_
-    std::unordered_map<std::uint64_t, std::shared_ptr<ClientSlot>> known_events_;
+    std::unordered_map<std::uint64_t, Event> known_events_;
 
     std::atomic<bool> host_gone_{false};
     std::atomic<std::uint64_t> next_id_{1};  // times 1024, plus a model's index: the handles of all kinds

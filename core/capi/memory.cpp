@@ -42,10 +42,11 @@ void Memory::grow(std::uint64_t bytes) {
     const std::lock_guard lock(growing_);
     const auto ask = [&](std::uint64_t nbytes) {
         return control_.ask([&](Writer& out) {
-            out.map(3);
+            out.map(4);
             out.text("t"); out.text("make_region");
             out.text("session"); out.number(index_);
             out.text("nbytes"); out.number(nbytes);
+            out.text("pool"); out.text(pool_);
         });
     };
     const std::uint64_t wanted = std::max({exact, first_region, std::min(session_->region_bytes(), largest_step)}) & ~std::uint64_t{page_bytes - 1};
@@ -89,10 +90,11 @@ void Memory::shrink(std::uint64_t keep) {
     }
     for (const std::uint32_t region : empty)
         control_.ask([&](Writer& out) {
-            out.map(3);
+            out.map(4);
             out.text("t"); out.text("free_region");
             out.text("session"); out.number(index_);
             out.text("region"); out.number(region);
+            out.text("pool"); out.text(pool_);
         });
 }
 
@@ -106,9 +108,10 @@ std::shared_ptr<Block> Memory::take(std::uint64_t bytes, std::uint64_t align) {
 
 // ---- Blocks --------------------------------------------------------------------------------------------------------
 
-Shm& Blocks::add(std::uint64_t id, std::shared_ptr<Block> block, std::uint64_t size, unsigned flags) {
+Shm& Blocks::add(std::uint64_t id, PoolSession& pool, std::shared_ptr<Block> block, std::uint64_t size, unsigned flags) {
     auto shm = std::make_unique<Shm>();
     shm->id = id;
+    shm->pool = &pool;
     shm->base = block->memory->base() + block->offset;
     shm->block = std::move(block);
     shm->size = size;
@@ -131,7 +134,7 @@ void Blocks::erase(std::uint64_t id) {
     ids_.erase(found);
 }
 
-Shm* Blocks::find(const Memory& memory, const void* data, std::uint64_t bytes, const std::string& path) {
+Shm* Blocks::find(const void* data, std::uint64_t bytes, const std::string& path) {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     auto next = places_.upper_bound(address);
     if (next != places_.begin()) {
@@ -145,9 +148,11 @@ Shm* Blocks::find(const Memory& memory, const void* data, std::uint64_t bytes, c
             return shm;
         }
     }
-    if (memory.touches(data, bytes))
-        throw Failure(LAIKA_ERR_POINTER, path + ".data: " + hex(data) + " lies in shared memory that was freed, or was never given out");
     return nullptr;
+}
+
+void Blocks::refuse(const void* data, const std::string& path) {
+    throw Failure(LAIKA_ERR_POINTER, path + ".data: " + hex(data) + " lies in shared memory that was freed, or was never given out");
 }
 
 // ---- copies --------------------------------------------------------------------------------------------------------

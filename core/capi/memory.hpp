@@ -23,8 +23,11 @@
 
 namespace teal::capi {
 
+struct PoolSession;
+
 struct Shm {
     std::uint64_t id = 0;
+    PoolSession* pool = nullptr;    // whose memory it is
     std::shared_ptr<Block> block;
     std::byte* base = nullptr;
     std::uint64_t size = 0;         // as asked for
@@ -33,11 +36,11 @@ struct Shm {
     std::unordered_set<Prepared*> users;
 };
 
-// The session's memory, and how to get more of it from the host.
+// The memory of a session with a pool, and how to get more of it from the host.
 class Memory {
 public:
-    Memory(std::shared_ptr<ClientSession> session, Control& control, std::uint32_t session_index)
-        : session_(std::move(session)), control_(control), index_(session_index) {}
+    Memory(std::shared_ptr<ClientSession> session, Control& control, std::uint32_t session_index, std::string pool)
+        : session_(std::move(session)), control_(control), index_(session_index), pool_(std::move(pool)) {}
 
     // Room for `bytes` more. Throws Failure(quota) and the like.
     void grow(std::uint64_t bytes);
@@ -53,6 +56,7 @@ private:
     std::shared_ptr<ClientSession> session_;
     Control& control_;
     std::uint32_t index_;
+    std::string pool_;
     std::mutex growing_;             // one at a time asks
     mutable std::mutex ranges_mutex_;  // guards ranges_
     std::vector<Range> ranges_;
@@ -61,11 +65,14 @@ private:
 // The blocks, by handle and by address. Whoever calls holds the Library's memory mutex.
 class Blocks {
 public:
-    Shm& add(std::uint64_t id, std::shared_ptr<Block> block, std::uint64_t size, unsigned flags);
+    Shm& add(std::uint64_t id, PoolSession& pool, std::shared_ptr<Block> block, std::uint64_t size, unsigned flags);
     Shm* by_id(std::uint64_t id) noexcept;
     void erase(std::uint64_t id);
-    // The mapped block that holds [data, data + bytes). Null when no byte of it is ours. Throws Failure(pointer) for all else.
-    Shm* find(const Memory& memory, const void* data, std::uint64_t bytes, const std::string& path);
+    // The mapped block that holds [data, data + bytes); null when `data` lies in no block. Throws Failure(pointer) for one that is not
+    // mapped, or that the bytes leave.
+    Shm* find(const void* data, std::uint64_t bytes, const std::string& path);
+    // For memory of a session that is in no block.
+    [[noreturn]] static void refuse(const void* data, const std::string& path);
 
 private:
     std::unordered_map<std::uint64_t, std::unique_ptr<Shm>> ids_;

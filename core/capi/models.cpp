@@ -24,6 +24,7 @@ namespace teal::capi {
 namespace {
 
 constexpr std::size_t longest_source = 4095;
+constexpr std::uint64_t first_room = 4096;  // for the strings of an output
 constexpr std::size_t longest_name = 128;  // repository.py: check_name
 
 bool ends_like_file(std::string_view source) { return source.ends_with(".onnx") || source.ends_with(".safetensors"); }
@@ -46,7 +47,7 @@ struct File {
     std::string name;
 };
 
-File open_model(const std::string& source) {
+File open_model(const std::string& source, const std::string& pool) {
     File file;
     file.fd = Fd(::open(source.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!file.fd) throw Failure(LAIKA_ERR_NOT_FOUND, "source: " + source + ": " + ::strerrordesc_np(errno) + "; expected a model file that this process can read");
@@ -66,7 +67,7 @@ File open_model(const std::string& source) {
     }
     file.digest = contents.hex();
     Digest both;
-    const std::string where = file.digest + file.path;
+    const std::string where = file.digest + file.path + (pool.empty() ? "" : "\n" + pool);
     both.add(std::as_bytes(std::span(where)));
     std::string_view stem(file.path);
     stem.remove_prefix(stem.rfind('/') + 1);
@@ -84,75 +85,95 @@ void hold_or_keep(Writer& out, bool persistent) {
 
 }  // namespace
 
-Signature Library::lookup(const std::string& name, bool persistent) {
+Signature Library::lookup(const std::string& name, const Wanted& wanted) {
     Signature found = parse_signature(control_->ask([&](Writer& out) {
         out.map(3);
         out.text("t"); out.text("lookup");
         out.text("name"); out.text(name);
-        hold_or_keep(out, persistent);
+        hold_or_keep(out, wanted.persistent);
     }));
     found.name = name;  // what we asked for, whatever the host calls it
-    return found;
+    if (wanted.pool.empty() || found.pool == wanted.pool) return found;
+    if (!wanted.persistent) release_name(name);
+    throw Failure(LAIKA_ERR_INVALID, "options.pool: '" + wanted.pool + "', model '" + name + "' is in pool '" + found.pool + "'; unload it there first, or leave the pool out");
 }
 
-Signature Library::load(const std::string& name, const std::string& source, int fd, bool persistent) {
+Signature Library::load(const std::string& name, const std::string& source, int fd, const Wanted& wanted) {
+    const std::string& pool = wanted.pool.empty() ? home_->pool : wanted.pool;
     Signature loaded = parse_signature(control_->ask(
         [&](Writer& out) {
-            out.map(2 + (source.empty() ? 0 : 1) + (fd >= 0 ? 1 : 0) + (persistent ? 0 : 1));
+            out.map(3 + (source.empty() ? 0 : 1) + (fd >= 0 ? 1 : 0) + (wanted.persistent ? 0 : 1));
             out.text("t"); out.text("load");
             out.text("name"); out.text(name);
             if (!source.empty()) { out.text("source"); out.text(source); }
             if (fd >= 0) { out.text("has_file"); out.boolean(true); }
-            if (!persistent) { out.text("hold"); out.boolean(true); }
+            out.text("pool"); out.text(pool);
+            if (!wanted.persistent) { out.text("hold"); out.boolean(true); }
         },
         fd));
     loaded.name = name;
     return loaded;
 }
 
-Signature Library::find_or_load(const std::string& source, bool persistent) {
+Signature Library::find_or_load(const std::string& source, const Wanted& wanted) {
     const bool is_file = source.find('/') != std::string::npos || ends_like_file(source);
     const bool is_reference = !is_file && source.find(':') != std::string::npos;
     File file;
-    if (is_file) file = open_model(source);
-    const std::string name = is_file ? file.name : is_reference ? as_name(source) : source;
+    // What gets its name here has another one in each pool that is named, as a name is in one pool only.
+    if (is_file) file = open_model(source, wanted.pool);
+    const std::string name = is_file ? file.name : is_reference ? as_name(wanted.pool.empty() ? source : source + "-" + wanted.pool) : source;
     std::string not_found;
     try {
-        const Signature found = lookup(name, persistent);
+        const Signature found = lookup(name, wanted);
         if (!is_file || found.digest.empty() || found.digest == file.digest) return found;
     } catch (const Failure& failure) {
         if (failure.status() != LAIKA_ERR_NOT_FOUND) throw;
         not_found = failure.what();
     }
-    if (is_file) return load(name, file.path, file.fd.get(), persistent);
-    if (is_reference) return load(name, source, -1, persistent);
+    if (is_file) return load(name, file.path, file.fd.get(), wanted);
+    if (is_reference) return load(name, source, -1, wanted);
     try {
-        return load(name, "", -1, persistent);  // from the host's repository, if it has one
+        return load(name, "", -1, wanted);  // from the host's repository, if it has one
     } catch (const Failure& failure) {
         if (failure.status() == LAIKA_ERR_INVALID) throw Failure(LAIKA_ERR_NOT_FOUND, "source: " + not_found + "; load it (`teal load`), or give the path of a file");
         throw;
     }
 }
 
-laika_status_t Library::model_load(const char* source, unsigned flags, laika_model_t* handle) {
+laika_status_t Library::model_load(const char* source, unsigned flags, const laika_options_t* options, laika_model_t* handle) {
     if (handle == nullptr) throw Failure(LAIKA_ERR_POINTER, "model: NULL, expected where to put the handle");
     handle->id = 0;
     if (source == nullptr) throw Failure(LAIKA_ERR_POINTER, "source: NULL, expected a name, a path or builtin:…");
     if ((flags & ~LAIKA_MODEL_PERSISTENT) != 0) throw Failure(LAIKA_ERR_INVALID, "flags: " + std::to_string(flags) + ", expected LAIKA_MODEL_DEFAULT or LAIKA_MODEL_PERSISTENT");
     const std::string text(source, ::strnlen(source, longest_source + 1));
     if (text.empty() || text.size() > longest_source) throw Failure(LAIKA_ERR_INVALID, "source: " + std::to_string(text.size()) + " bytes or more, expected 1 to 4095");
+    const Wanted wanted{pool_named(options), (flags & LAIKA_MODEL_PERSISTENT) != 0};
     const Stay stay(*this);
     check_host();
-    const bool persistent = (flags & LAIKA_MODEL_PERSISTENT) != 0;
     auto model = std::make_shared<Model>();
-    model->signature = find_or_load(text, persistent);
-    model->held = !persistent;
-    model->stages = session_->stages_of(model->signature.index);
-    if (model->signature.idle_ns > 0) session_->raise_idle(model->signature.idle_ns);
+    model->signature = find_or_load(text, wanted);
+    model->held = !wanted.persistent;
+    const std::size_t n_out = model->signature.outputs.size();
+    model->rooms = std::make_unique<std::atomic<std::uint64_t>[]>(n_out);
+    for (std::size_t i = 0; i < n_out; ++i) model->rooms[i].store(first_room, std::memory_order_relaxed);
+    enter_pool(*model);
     // An engine that uses every core has none left for a caller that spins while it waits.
     if (model->signature.threads < std::thread::hardware_concurrency()) model->expected = std::make_shared<Expectation>();
     place(std::move(model), handle);
     return LAIKA_OK;
+}
+
+// The session with the model's pool. Throws what the host says, and lets go of the model then.
+void Library::enter_pool(Model& model) {
+    try {
+        model.pool = &pool_session(model.signature.pool);
+    } catch (...) {
+        if (model.held) release_name(model.signature.name);
+        throw;
+    }
+    ClientSession& session = *model.pool->session;
+    model.stages = session.stages_of(model.signature.index);
+    if (model.signature.idle_ns > 0) session.raise_idle(model.signature.idle_ns);
 }
 
 void Library::place(std::shared_ptr<Model> model, laika_model_t* handle) {
@@ -201,11 +222,23 @@ void Library::release_model(const Model& model) {
         if (found == held_.end() || --found->second > 0) return;
         held_.erase(found);
     }
+    control_release(model.signature.name);
+}
+
+void Library::release_name(const std::string& name) {
+    {
+        const std::lock_guard lock(models_);
+        if (held_.contains(name)) return;  // another handle of ours is for it
+    }
+    control_release(name);
+}
+
+void Library::control_release(const std::string& name) {
     if (host_gone_.load(std::memory_order_relaxed)) return;
     control_->ask([&](Writer& out) {
         out.map(2);
         out.text("t"); out.text("release");
-        out.text("name"); out.text(model.signature.name);
+        out.text("name"); out.text(name);
     });
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "capi/library.hpp"
+#include "capi/strings.hpp"
 
 namespace teal::capi {
 namespace {
@@ -60,7 +61,10 @@ struct Preparation {
     std::vector<Located> found;
     std::vector<TensorPlan> placed;  // the plans of those that have their place already
 
-    Preparation(const Tensors& tensors, Plan planned) : given(tensors), plan(std::move(planned)), found(tensors.count()), placed(tensors.count()) {}
+    const std::vector<std::uint64_t>& rooms;
+
+    Preparation(const Tensors& tensors, Plan planned, const std::vector<std::uint64_t>& strings)
+        : given(tensors), plan(std::move(planned)), found(tensors.count()), placed(tensors.count()), rooms(strings) {}
 
     [[nodiscard]] TensorPlan& plan_at(std::size_t i) { return i < given.n_in ? plan.inputs[i] : plan.outputs[i - given.n_in]; }
     [[nodiscard]] bool is_placed(std::size_t i) const { return found[i].shm != nullptr; }
@@ -91,7 +95,8 @@ struct Preparation {
         made.tensors.reserve(given.count());
         for (std::size_t i = 0; i < given.count(); ++i) {
             made.tensors.push_back(given[i]);
-            if (!is_placed(i) && given[i].data != nullptr) made.tensors[i].data = elsewhere();
+            if (is_strings(given[i]) && rooms[i] != 0) made.tensors[i].data = elsewhere(rooms[i]);
+            else if (!is_placed(i) && given[i].data != nullptr) made.tensors[i].data = elsewhere();
         }
     }
 
@@ -102,7 +107,8 @@ struct Preparation {
     void list_inputs(Prepared& made) const {
         const ClientSlot& slot = *made.slot;
         for (std::size_t i = 0; i < given.n_in; ++i)
-            if (!is_placed(i) && !is_absent(plan.inputs[i])) made.in.push_back({static_cast<std::uint32_t>(i), place_of_input(slot, i), slot.inputs[i].nbytes});
+            if (!is_placed(i) && !is_absent(plan.inputs[i]))
+                made.in.push_back({static_cast<std::uint32_t>(i), place_of_input(slot, i), is_strings(given[i]) ? slot.inputs[i].capacity : slot.inputs[i].nbytes, is_strings(given[i])});
     }
 
     void list_output(Prepared& made, std::size_t i) const {
@@ -112,7 +118,7 @@ struct Preparation {
         if (!is_there) {
             const std::int32_t lies_in = slot.in_place[i];
             std::byte* place = lies_in >= 0 ? place_of_input(slot, static_cast<std::size_t>(lies_in)) : slot.base + slot.outputs[i].offset;
-            made.out.push_back({index, place, slot.outputs[i].nbytes});
+            made.out.push_back({index, place, slot.outputs[i].nbytes, is_strings(given.outputs[i])});
         }
         const TensorPlan& planned = is_there ? placed[given.n_in + i] : plan.outputs[i];
         if ((planned.flags & tensor_unplanned) != 0) {
@@ -132,19 +138,26 @@ struct Preparation {
 }  // namespace
 
 // Where the tensors lie. Throws Failure(pointer) for those that lie nowhere they may.
-void Library::locate(const Tensors& given, Located* found) {
+void Library::locate(PoolSession& pool, const Tensors& given, Located* found) {
     for (std::size_t i = 0; i < given.count(); ++i) {
         const laika_tensor_t& tensor = given[i];
         const std::string path = path_of(given, i);
         found[i] = {nullptr, checked_bytes(tensor, path)};
+        if (is_strings(tensor)) {  // an array of pointers: never used in place
+            if (tensor.data == nullptr && found[i].bytes > 0 && i >= given.n_in)
+                throw Failure(LAIKA_ERR_POINTER, path + ".data: NULL, expected an array of " + std::to_string(found[i].bytes / sizeof(laika_bytes_t)) + " laika_bytes_t");
+            check_alignment(tensor, false, path);
+            continue;
+        }
         if (tensor.data == nullptr || found[i].bytes == 0) {
             if (tensor.data == nullptr && found[i].bytes > 0 && i >= given.n_in)
                 throw Failure(LAIKA_ERR_POINTER, path + ".data: NULL, expected memory for " + std::to_string(found[i].bytes) + " bytes");
             continue;
         }
-        Shm* shm = blocks_.find(*room_, tensor.data, found[i].bytes, path);
+        Shm* shm = blocks_.find(tensor.data, found[i].bytes, path);
+        if (shm == nullptr && touches(tensor.data, found[i].bytes)) Blocks::refuse(tensor.data, path);
         check_alignment(tensor, shm != nullptr, path);
-        if (shm == nullptr) continue;
+        if (shm == nullptr || shm->pool != &pool) continue;  // memory of another pool is copied like any
         const unsigned wanted = i < given.n_in ? LAIKA_SHM_INPUT : LAIKA_SHM_OUTPUT;
         if ((shm->flags & wanted) == 0)
             throw Failure(LAIKA_ERR_INVALID, path + ".data: lies in shared memory that was allocated without " +
@@ -153,13 +166,14 @@ void Library::locate(const Tensors& given, Located* found) {
     }
 }
 
-std::unique_ptr<ClientSlot> Library::slot_with_room(const Plan& plan) {
+std::shared_ptr<ClientSlot> Library::slot_with_room(PoolSession& pool, const Plan& plan) {
     const std::uint64_t bytes = slot_bytes(plan);
+    const auto give_back = [session = pool.session](ClientSlot* slot) { session->destroy_slot(std::unique_ptr<ClientSlot>(slot)); };
     bool cleared = false;
     for (int attempt = 0; attempt < 64; ++attempt) {  // another thread may be faster and take the room
         try {
-            if (auto slot = session_->make_slot(plan.inputs, plan.outputs)) return slot;
-            room_->grow(bytes);
+            if (auto slot = pool.session->make_slot(plan.inputs, plan.outputs)) return {slot.release(), give_back};
+            pool.memory->grow(bytes);
             continue;
         } catch (const Error& error) {
             if (error.code() != Code::quota_exceeded || cleared) throw;
@@ -180,17 +194,17 @@ void Library::use(Prepared& prepared, const Tensors& given, const Located* found
     }
 }
 
-Prepared* Library::prepare(Model& model, const Tensors& given) {
-    Preparation work(given, plan_call(model.signature, given.inputs, given.n_in, given.outputs, given.n_out));
+Prepared* Library::prepare(Model& model, const Tensors& given, const Rooms& rooms) {
+    Preparation work(given, plan_call(model.signature, given.inputs, given.n_in, given.outputs, given.n_out, rooms), rooms);
     auto owned = std::make_unique<Prepared>();
     Prepared& made = *owned;
-    made.session = session_;
+    made.session = model.pool->session;
     made.n_in = given.n_in;
     made.shelf = &model.shelf;
     {
         const std::lock_guard lock(memory_);
         sweep_limbo();
-        locate(given, work.found.data());
+        locate(*model.pool, given, work.found.data());
         use(made, given, work.found.data());
     }
     struct Undo {  // unless it succeeds
@@ -199,14 +213,14 @@ Prepared* Library::prepare(Model& model, const Tensors& given) {
         ~Undo() { if (owned) library.dispose(owned.release()); }
     } undo{*this, owned};
     work.take_out_placed();
-    made.slot = slot_with_room(work.plan);
+    made.slot = slot_with_room(*model.pool, work.plan);
     made.slot->expected = model.expected;
     work.describe_placed(*made.slot);
     work.list_tensors(made);
     work.list_inputs(made);
     for (std::size_t i = 0; i < given.n_out; ++i) work.list_output(made, i);
     made.restore_block();
-    made.slot->stamp = session_->next_stamp();
+    made.slot->stamp = made.session->next_stamp();
     made.key = hash_of({made.tensors.data(), given.n_in, made.tensors.data() + given.n_in, given.n_out});
     counters_.prepared.fetch_add(1, std::memory_order_relaxed);
     Prepared* evicted = nullptr;
@@ -228,7 +242,6 @@ void Library::dispose_locked(Prepared* prepared) noexcept {
         return;
     }
     for (Shm* shm : prepared->used) shm->users.erase(prepared);
-    if (prepared->slot) prepared->session->destroy_slot(std::move(prepared->slot));
     delete prepared;
 }
 

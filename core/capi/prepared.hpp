@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,19 +34,21 @@ struct Tensors {
     [[nodiscard]] const laika_tensor_t& operator[](std::size_t i) const noexcept { return i < n_in ? inputs[i] : outputs[i - n_in]; }
 };
 
-// What stands for the address of a tensor that is copied: any will do.
+// What stands for the address of a tensor that is copied: any will do. Of strings, for the room they take, a power of two.
 inline void* elsewhere() noexcept { return reinterpret_cast<void*>(std::uintptr_t{1}); }
+inline void* elsewhere(std::uint64_t room) noexcept { return reinterpret_cast<void*>(std::uintptr_t{3} | static_cast<std::uintptr_t>(std::countr_zero(room)) << 2); }
 
 struct Prepared {
     struct Copy {
         std::uint32_t tensor;   // index among the inputs, or the outputs
         std::byte* place;       // in the slot, or in another tensor's memory
-        std::uint64_t nbytes;
+        std::uint64_t nbytes;   // of strings: room for them, packed
+        bool strings = false;
     };
     struct Made { std::uint32_t output; laika_tensor_t tensor; };  // `data` unused
 
     std::shared_ptr<ClientSession> session;
-    std::unique_ptr<ClientSlot> slot;
+    std::shared_ptr<ClientSlot> slot;     // shared with the calls that wait for this one, for as long as they do
     std::uint64_t key = 0;                // hash_of() of `tensors`
     std::size_t n_in = 0;
     std::vector<laika_tensor_t> tensors;  // as given, inputs then outputs; data null where copied
@@ -60,6 +63,8 @@ struct Prepared {
 
     [[nodiscard]] bool fits(const Tensors& given) const noexcept;
     void restore_block() noexcept;        // the descriptors as they were planned
+    // Does a call wait for this one? Its line must not be about another request before that has ended.
+    [[nodiscard]] bool is_awaited() const noexcept { return slot.use_count() > 1; }
 };
 
 // The two lowest bits are clear, and it is not 0.

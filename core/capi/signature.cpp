@@ -5,6 +5,9 @@
 #include <map>
 #include <string_view>
 
+#include "base/checked.hpp"
+#include "capi/strings.hpp"
+
 namespace teal::capi {
 namespace {
 
@@ -66,7 +69,7 @@ Dtype parse_dtype(Reader& reader, const std::string& name) {
     }
     const std::string_view text = short_text(reader);
     const Dtype dtype = dtype_from_name(text);
-    if (dtype == Dtype::none || dtype == Dtype::bytes)
+    if (dtype == Dtype::none)
         throw Failure(LAIKA_ERR_UNSUPPORTED, "tensor '" + name + "' has dtype " + std::string(text.substr(0, 40)) + ", which this library does not pass; call it from Python");
     return dtype;
 }
@@ -106,9 +109,8 @@ void parse_field(Reader& reader, std::string_view key, Signature& found) {
     else if (key == "threads") found.threads = static_cast<std::uint32_t>(number_up_to(reader, 1u << 20));
     else if (key == "idle_ns" && reader.next() == Reader::Kind::integer) found.idle_ns = number_up_to(reader, 3600'000'000'000u);
     else if (key == "pool") {
-        const std::string_view pool = short_text(reader);
-        if (pool != "default")
-            throw Failure(LAIKA_ERR_UNSUPPORTED, "the model is in pool '" + std::string(pool.substr(0, 80)) + "'; this library talks to pool 'default'");
+        found.pool = short_text(reader);
+        if (found.pool.empty() || found.pool.size() > LAIKA_MAX_NAME) not_understood("a pool");
     } else if (!reader.skip()) not_understood("a field");
 }
 
@@ -166,13 +168,20 @@ std::string shown(const std::vector<std::int64_t>& shape) {
     return text + ")";
 }
 
-TensorPlan plan_output(const TensorSpec& spec, const laika_tensor_t& given, std::vector<std::int64_t> shape, bool known, Dtype dtype, const std::string& path) {
+TensorPlan plan_output(const TensorSpec& spec, const laika_tensor_t& given, std::vector<std::int64_t> shape, bool known, Dtype dtype, std::uint64_t strings_room,
+                       const std::string& path) {
     TensorPlan plan;
     const std::uint64_t room = checked_bytes(given, path);
     const auto own = static_cast<Dtype>(given.dtype);
     if (own != Dtype::none && dtype != Dtype::none && own != dtype)
         wrong(path + ".dtype", std::string(dtype_info(own).name) + ", " + label(spec, "output") + " is " + std::string(dtype_info(dtype).name));
     plan.dtype = dtype != Dtype::none ? dtype : own;
+    if (plan.dtype == Dtype::bytes) {
+        if (own != Dtype::bytes) wrong(path + ".dtype", "LAIKA_DTYPE_NONE, " + label(spec, "output") + " is BYTES; give LAIKA_BYTES and an array of laika_bytes_t");
+        plan.flags = tensor_unplanned;
+        plan.capacity = strings_room;
+        return plan;
+    }
     if (!known || plan.dtype == Dtype::none) {
         if (plan.dtype == Dtype::none) plan.dtype = Dtype::u8;
         plan.flags = tensor_unplanned;
@@ -211,7 +220,7 @@ Signature parse_signature(const Answer& answer) {
 
 std::uint64_t checked_bytes(const laika_tensor_t& tensor, const std::string& path) {
     const std::int32_t dtype = tensor.dtype;
-    if (dtype < 0 || dtype >= static_cast<std::int32_t>(Dtype::bytes)) wrong(path + ".dtype", std::to_string(tensor.dtype) + ", expected a laika_dtype_t");
+    if (dtype < 0 || dtype > static_cast<std::int32_t>(Dtype::bytes)) wrong(path + ".dtype", std::to_string(tensor.dtype) + ", expected a laika_dtype_t");
     if (tensor.ndim < 0 || tensor.ndim > LAIKA_MAX_DIMS) wrong(path + ".ndim", std::to_string(tensor.ndim) + ", expected 0 to 8");
     const auto rank = static_cast<std::size_t>(tensor.ndim);
     for (std::size_t i = 0; i < rank; ++i)
@@ -221,10 +230,12 @@ std::uint64_t checked_bytes(const laika_tensor_t& tensor, const std::string& pat
     // Without a dtype (an output of any) the shape counts bytes.
     const Dtype counted = dtype == 0 ? Dtype::u8 : static_cast<Dtype>(dtype);
     if (!tensor_bytes(counted, tensor.shape, rank, count, bytes)) wrong(path + ".shape", "more than 2^63 bytes");
+    if (counted == Dtype::bytes && !checked_mul(count, sizeof(laika_bytes_t), bytes)) wrong(path + ".shape", "more than 2^63 bytes");
     return bytes;
 }
 
-Plan plan_call(const Signature& signature, const laika_tensor_t* inputs, std::size_t n_in, const laika_tensor_t* outputs, std::size_t n_out) {
+Plan plan_call(const Signature& signature, const laika_tensor_t* inputs, std::size_t n_in, const laika_tensor_t* outputs, std::size_t n_out,
+               std::span<const std::uint64_t> rooms) {
     if (n_in != signature.inputs.size())
         wrong("n_inputs", std::to_string(n_in) + ", model '" + signature.name + "' has " + std::to_string(signature.inputs.size()) + " inputs");
     if (n_out != signature.outputs.size())
@@ -245,14 +256,16 @@ Plan plan_call(const Signature& signature, const laika_tensor_t* inputs, std::si
         check_dtype(spec, static_cast<Dtype>(inputs[i].dtype), "input", path);
         check_shape(spec, inputs[i], extents, path);
         plan.inputs.push_back(plan_of(inputs[i]));
+        if (is_strings(inputs[i]) && !rooms.empty()) plan.inputs.back().capacity = rooms[i];
     }
     for (std::size_t i = 0; i < n_out; ++i) {
         const TensorSpec& spec = signature.outputs[i];
         std::vector<std::int64_t> shape;
         const bool known = known_shape(spec, plan.inputs, extents, shape);
         const Dtype dtype = spec.like >= 0 ? plan.inputs[static_cast<std::size_t>(spec.like)].dtype : spec.dtype;
-        plan.outputs.push_back(plan_output(spec, outputs[i], std::move(shape), known, dtype, "outputs[" + std::to_string(i) + "]"));
-        if (spec.in_place && spec.like >= 0) plan.outputs.back().in_place = spec.like;
+        plan.outputs.push_back(plan_output(spec, outputs[i], std::move(shape), known, dtype,
+                                           rooms.empty() ? 0 : rooms[n_in + i], "outputs[" + std::to_string(i) + "]"));
+        if (spec.in_place && spec.like >= 0 && dtype != Dtype::bytes) plan.outputs.back().in_place = spec.like;
     }
     return plan;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Signature {
     std::uint64_t idle_ns = 0;   // 0: the host's
     std::uint32_t threads = 1;   // cores a run may keep busy
     std::string digest;          // SHA-256 of the file, hex; empty: none
+    std::string pool = "default";
     bool onnx = false;
     std::vector<TensorSpec> inputs;
     std::vector<TensorSpec> outputs;
@@ -48,10 +50,12 @@ struct Plan {
 };
 
 // Checks the tensors of a call against the signature. Throws Failure naming the part: "inputs[0].shape[1]: …".
-// An output of unknown shape may take as many bytes as the caller's shape gives.
-Plan plan_call(const Signature& signature, const laika_tensor_t* inputs, std::size_t n_in, const laika_tensor_t* outputs, std::size_t n_out);
+// An output of unknown shape may take as many bytes as the caller's shape gives. rooms: bytes for each tensor of strings, inputs first;
+// what stands there for others does not matter.
+Plan plan_call(const Signature& signature, const laika_tensor_t* inputs, std::size_t n_in, const laika_tensor_t* outputs, std::size_t n_out,
+               std::span<const std::uint64_t> rooms = {});
 
-// Bytes of a caller's tensor; throws Failure with `path` for what is no tensor (dtype, ndim, shape).
+// Bytes of a caller's memory for a tensor (of strings: the array of their elements); throws Failure with `path` for what is no tensor (dtype, ndim, shape).
 std::uint64_t checked_bytes(const laika_tensor_t& tensor, const std::string& path);
 
 }  // namespace teal::capi

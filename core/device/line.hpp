@@ -52,7 +52,7 @@ static_assert(offsetof(ReplyLine, epoch) == 12 && offsetof(ReplyLine, limit_ns) 
 inline constexpr std::uint32_t directory_magic = 0x52445454;  // "TTDR"
 inline constexpr std::uint32_t directory_layout = 1;
 inline constexpr std::uint32_t directory_capacity = 256;  // lines of one resident kernel
-inline constexpr std::uint32_t directory_regions = 8;     // regions a kernel is given as arguments
+inline constexpr std::uint32_t directory_regions = 64;    // regions a kernel is given as arguments; a client takes two
 
 struct alignas(64) DirectoryHeader {  // written by the worker
     std::uint32_t magic;

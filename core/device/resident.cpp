@@ -59,11 +59,15 @@ static_assert(TEAL_SCRATCH_BYTES == scratch_bytes);
 #include "kernels.h"
 #pragma GCC diagnostic pop
 
+static_assert(TEAL_REGIONS == directory_regions && TEAL_CAPACITY == directory_capacity);
+
 }  // namespace
 
 void run_resident(DeviceTask task, Directory& directory, std::uint8_t* const (&regions)[directory_regions]) noexcept {
     current_task = task;
-    teal_resident(reinterpret_cast<uchar*>(&directory), regions[0], regions[1], regions[2], regions[3], regions[4], regions[5], regions[6], regions[7]);
+#define TEAL_GIVE(i) , regions[i]
+    teal_resident(reinterpret_cast<uchar*>(&directory) TEAL_EACH_REGION(TEAL_GIVE));
+#undef TEAL_GIVE
 }
 
 void run_probe(std::uint8_t* region, std::uint64_t at) noexcept { teal_probe(region, at); }

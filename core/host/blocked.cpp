@@ -43,6 +43,12 @@ SessionMap* map_of(std::span<SessionMap* const> live, const Record& record) noex
     return nullptr;
 }
 
+bool names(const AfterLine& after, std::uint32_t slot, std::uint32_t generation) noexcept {
+    for (std::uint32_t i = 0; i < after.count && i < max_after; ++i)
+        if (after.on[i].slot == slot && ((after.on[i].generation ^ generation) & generation_mask) == 0) return true;
+    return false;
+}
+
 }  // namespace
 
 // The client's words about what a request waits for, copied once and checked.
@@ -54,9 +60,44 @@ bool Pool::read_after(const SessionMap& map, const RequestEntry& entry, std::uin
     return true;
 }
 
+bool Pool::is_parked(std::uint32_t version_line) const noexcept {
+    return version_line < max_versions &&
+           static_cast<VersionState>(memory_->versions[version_line].state.load(std::memory_order_relaxed)) == VersionState::parked;
+}
+
 void Pool::block(std::uint32_t index) noexcept {
     poke(memory_->blocked[memory_->header.blocked_size], index);
     poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
+}
+
+// Does a request wait for this one that was taken before it? So a client speaks that makes requests wait for each other in a circle.
+bool Pool::awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept {
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
+        const std::uint32_t index = memory_->blocked[i];
+        if (memory_->records[index].session == session && names(memory_->afters[index], entry.slot, entry.generation)) return true;
+    }
+    return false;
+}
+
+bool Pool::is_awaited(std::uint32_t session, std::uint32_t slot, std::uint32_t generation) const noexcept {
+    for (std::uint32_t i = 0; i < record_count; ++i) {
+        const Record& record = memory_->records[i];
+        if (record.session != session || record.epoch != memory_->sessions[session].epoch || (record.entry.flags & entry_after) == 0) continue;
+        const State state = state_of_record(record);
+        if ((state == State::queued || state == State::running) && names(memory_->afters[i], slot, generation)) return true;
+    }
+    return false;
+}
+
+bool Pool::copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const noexcept {
+    if (i >= memory_->header.blocked_size) return false;
+    const Record& blocked = memory_->records[memory_->blocked[i]];
+    record.session = blocked.session;
+    record.epoch = blocked.epoch;
+    record.entry = blocked.entry;
+    record.version_line = blocked.version_line;
+    after = memory_->afters[memory_->blocked[i]];
+    return true;
 }
 
 void Pool::unblock(std::span<SessionMap* const> live) noexcept {
@@ -71,7 +112,11 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
         SessionMap* map = map_of(live, record);
         const bool waits = state_of_record(record) == State::queued;
         std::uint32_t which = 0;
-        const Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
+        Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
+        if (found == Came::well && is_parked(record.version_line)) {
+            wanted_.set(record.version_line);
+            found = Came::not_yet;
+        }
         if (found == Came::not_yet) {
             ++i;
             continue;
@@ -86,7 +131,7 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
         poke(blocked[i], blocked[header.blocked_size - 1]);
         poke(header.blocked_size, header.blocked_size - 1);
         ++moved;
-        if (found == Came::well) heap_push(index);
+        if (found == Came::well) enqueue(index);
         else give_back({&index, 1});
     }
     header.next_blocked = i;
@@ -99,7 +144,9 @@ bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
         if (index >= record_count) continue;
         std::uint32_t which = 0;
         const SessionMap* map = map_of(live, memory_->records[index]);
-        if (map != nullptr && came(*map, memory_->records[index].entry, memory_->afters[index], which) != Came::not_yet) return true;
+        if (map == nullptr) continue;
+        const Came found = came(*map, memory_->records[index].entry, memory_->afters[index], which);
+        if (found != Came::not_yet && (found != Came::well || !is_parked(peek_at(memory_->records[index].version_line)))) return true;
     }
     return false;
 }

@@ -35,7 +35,10 @@ static_assert(static_cast<int>(State::done) == TEAL_BPF_DONE && static_cast<int>
 static_assert(static_cast<int>(State::cancelled) == TEAL_BPF_CANCELLED && static_cast<int>(State::expired) == TEAL_BPF_EXPIRED);
 static_assert(make_word(5, State::cancelled, Reason::client_cancelled) == (6ULL << 32 | 5U << 8 | TEAL_BPF_CANCELLED));
 static_assert(word_released == 1);
+static_assert(sizeof(BpfStages) == 2 * sizeof(Histogram) && alignof(BpfStages) <= sizeof(teal_bpf_slot));
 static_assert(sizeof(teal_bpf_slot) == 128 && sizeof(teal_bpf_producer) == 320 && sizeof(teal_bpf_layout) == 48);
+
+constexpr std::uint32_t bpf_client_stages = 1;  // of the calls made from user space before the programs have the slots
 
 }  // namespace
 
@@ -43,9 +46,10 @@ BpfSpan bpf_span(std::uint32_t slots) {
     if (!std::has_single_bit(slots) || slots > TEAL_BPF_MOST_SLOTS)
         throw Error(Code::invalid_argument, "BPF session of " + std::to_string(slots) + " slots: expected a power of two, 1 to 1024");
     BpfSpan span{};
-    span.producer = session_layout(slots).size;
+    span.producer = session_layout(slots, bpf_client_stages).size;
     span.slots = span.producer + sizeof(teal_bpf_producer);
-    span.tensors = round_up(span.slots + std::uint64_t{slots} * sizeof(teal_bpf_slot), page_bytes);
+    span.stages = span.slots + std::uint64_t{slots} * sizeof(teal_bpf_slot);
+    span.tensors = round_up(span.stages + sizeof(BpfStages), page_bytes);
     return span;
 }
 
@@ -58,8 +62,9 @@ std::unique_ptr<SessionMap> map_bpf_session(int fd, std::uint32_t index, std::ui
     auto map = std::make_unique<SessionMap>();
     map->index = index;
     map->epoch = epoch;
-    map->layout = session_layout(slots);
+    map->layout = session_layout(slots, bpf_client_stages);
     map->no_futex = true;
+    map->bpf_stages = reinterpret_cast<BpfStages*>(whole->base() + span.stages);
     map->set_region(0, Region::part(whole, span.tensors, bytes - span.tensors));
     map->session = std::move(whole);
     return map;

@@ -1,7 +1,7 @@
 // The memory of a BPF session: a session region, what BPF programs keep their side in, and tensors, in one BPF map.
 //
 // Layout of the map's one value:
-//   session region (host/session.hpp) | teal_bpf_producer | teal_bpf_slot[slots] | tensor region
+//   session region (host/session.hpp) | teal_bpf_producer | teal_bpf_slot[slots] | BpfStages | tensor region
 // each part on its own pages. teal_bpf.h is what programs see of it; bpf_session.cpp holds the two against each other. Host and
 // workers believe nothing in the producer block: to them the session is one like any other, whose client may write whatever
 // it likes, wherever it likes.
@@ -18,7 +18,15 @@ namespace teal {
 struct BpfSpan {  // offsets from the start of the map's value
     std::uint64_t producer;
     std::uint64_t slots;
+    std::uint64_t stages;
     std::uint64_t tensors;
+};
+
+// Where the time of its requests went, as the workers saw it: a BPF program has no clock of ours, and nothing to keep numbers in. For
+// people, as ClientStages are: whoever maps the memory may write here.
+struct alignas(64) BpfStages {
+    Histogram queue;  // taken from the ring → kernel entered
+    Histogram run;    // in the kernel
 };
 
 // `slots`: a power of two, 1..1024 (throws invalid_argument).

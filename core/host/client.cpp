@@ -160,7 +160,7 @@ bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
         if (!slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_seq_cst)) continue;
         // SYNC: seq_cst load pairs with the store of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
         if (slot.line->waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&slot.line->word), INT_MAX);
-        if (!slot.awaited.empty()) ring_doorbell();  // it waits where nobody would look before what it waits for has come
+        ring_doorbell();  // it may wait where nobody looks before what it waits for has come, or others may wait for it
         return true;
     }
     return false;
@@ -233,12 +233,12 @@ bool ClientSession::wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t
 
 ClientStages* ClientSession::stages_of(std::uint32_t model) noexcept {
     ClientStages* stages = map_->stages();
-    for (std::uint32_t i = 0; i + 1 < stages_per_session; ++i) {
+    for (std::uint32_t i = 0; i + 1 < map_->layout.stage_count; ++i) {
         std::uint32_t seen = 0;
         // Relaxed: it guards no other data, and only threads of this client write it.
         if (stages[i].model.compare_exchange_strong(seen, model + 1, std::memory_order_relaxed) || seen == model + 1) return &stages[i];
     }
-    return &stages[stages_per_session - 1];
+    return &stages[map_->layout.stage_count - 1];
 }
 
 void ClientSession::saw_end(const ClientSlot& slot, ClientStages& stages) noexcept {

@@ -11,7 +11,7 @@
 
 namespace teal {
 
-SessionLayout session_layout(std::uint32_t slots) noexcept {
+SessionLayout session_layout(std::uint32_t slots, std::uint32_t stages) noexcept {
     SessionLayout layout{};
     layout.slots = slots;
     // A slot is reused only after the worker side let go of it, so at most one entry a slot is in the ring; two more for an
@@ -22,7 +22,8 @@ SessionLayout session_layout(std::uint32_t slots) noexcept {
     layout.afters = layout.lines + std::uint64_t{slots} * sizeof(CompletionLine);
     layout.devices = layout.afters + std::uint64_t{slots} * sizeof(AfterLine);
     layout.stages = layout.devices + std::uint64_t{slots} * sizeof(DeviceLine);
-    layout.size = round_up(layout.stages + stages_per_session * sizeof(ClientStages), page_bytes);
+    layout.stage_count = stages;
+    layout.size = round_up(layout.stages + stages * sizeof(ClientStages), page_bytes);
     return layout;
 }
 

@@ -2,7 +2,7 @@
 //
 // Layout of a session region:
 //   RegionHeader (4096) | SessionHeader | request ring | completion lines[slots] | after lines[slots] |
-//   device lines[slots] | ClientStages[16]
+//   device lines[slots] | ClientStages[64]
 // Everything after the first page is writable by the client. The host formats it and remembers the
 // sizes in the pool region (host/pool.hpp); workers use those, never the copy in here.
 //
@@ -57,11 +57,12 @@ struct ClientStages {
     std::atomic<std::uint64_t> copies_in;  // arrays copied into slots
     std::atomic<std::uint64_t> bytes_in;
     std::atomic<std::uint64_t> direct;     // of the requests: answered by a resident device kernel, without a worker
+    std::atomic<std::uint64_t> relayed;    // of the requests: this client passed others' outputs on to them
     Histogram copy;                        // copying arrays into the slot
     Histogram wake;                        // kernel left → client saw it
     Histogram total;                       // submit → client saw it
 };
-inline constexpr std::uint32_t stages_per_session = 16;  // the last one is shared by all models that found no other
+inline constexpr std::uint32_t stages_per_session = 64;  // the last one is shared by all models that found no other; 7 KiB each
 
 struct SessionLayout {
     std::uint32_t slots;
@@ -71,11 +72,14 @@ struct SessionLayout {
     std::uint64_t afters;
     std::uint64_t devices;
     std::uint64_t stages;
+    std::uint32_t stage_count;
     std::uint64_t size;
 };
 
-// slots: 1..65536
-SessionLayout session_layout(std::uint32_t slots) noexcept;
+// slots: 1..65536; stages: how many ClientStages
+SessionLayout session_layout(std::uint32_t slots, std::uint32_t stages = stages_per_session) noexcept;
+
+struct BpfStages;
 
 // What one process knows of a session: trusted numbers and where it mapped things.
 struct SessionMap {
@@ -83,6 +87,7 @@ struct SessionMap {
     std::uint32_t epoch = 0;
     SessionLayout layout{};
     bool no_futex = false;                       // its memory is a BPF map's: nobody can sleep on a word in it
+    BpfStages* bpf_stages = nullptr;             // of such a session (host/bpf_session.hpp)
     std::shared_ptr<Region> session;
     std::vector<std::shared_ptr<Region>> owned;  // tensor regions by id; null where returned
     std::vector<RegionView> views;               // the same for descriptor checks

@@ -58,6 +58,10 @@ private:
             slot_.placed = true;
             tensor.region = plan.place->region;
             tensor.offset = plan.place->offset;
+            if (plan.link) {
+                tensor.capacity = tensor.nbytes = plan.capacity;
+                set_link(tensor, *plan.link);
+            }
             return tensor;
         }
         tensor.region = own;

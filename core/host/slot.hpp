@@ -33,6 +33,7 @@ struct TensorPlan {
     std::uint64_t capacity = 0;          // bytes; 0: exactly what the shape needs
     std::int32_t in_place = -1;          // output: lies in the memory of this input
     std::optional<Place> place = std::nullopt;  // lies there; whoever loans the slot has a Hold on it
+    std::optional<Link> link = std::nullopt;    // input with a place: comes there as this output of another request
 };
 
 struct ClientSlot;
@@ -43,6 +44,7 @@ struct Hold {
     std::shared_ptr<void> loan;          // the Block, or the slot whose tensor it is
     std::shared_ptr<void> view;          // of an output: ClientSlot::views
     const ClientSlot* lender = nullptr;  // that slot, null for a Block; valid while `loan` is held
+    bool chained = false;                // an output to come: another request of the same shapes will bring it to the same place
 };
 
 struct ClientSlot {

@@ -36,7 +36,7 @@ std::shared_ptr<ClientSlot> SlotHome::loan(std::vector<Hold> holds) {
         if (!holds.empty()) {
             seen_.clear();
             for (const Hold& hold : holds)
-                if (hold.loan) seen_.emplace_back(hold.loan);
+                if (hold.loan && !hold.chained) seen_.emplace_back(hold.loan);
         }
     }
     let_go_of(std::move(awaited));

@@ -12,8 +12,21 @@ namespace {
 // An output in place of its input is the input's memory, not written by anybody.
 bool writes(const ClientSlot& slot, std::size_t output) noexcept { return slot.in_place[output] < 0; }
 
+// Does the slot's request run only after that of `other`, by what it waits for and what that waits for?
+bool comes_after(const ClientSlot& slot, const ClientSlot& other) {
+    std::vector<const ClientSlot*> before;
+    for (const auto& one : slot.awaited) before.push_back(one.get());
+    for (std::size_t i = 0; i < before.size(); ++i) {
+        if (before[i] == &other) return true;
+        for (const auto& one : before[i]->awaited)
+            if (std::find(before.begin(), before.end(), one.get()) == before.end()) before.push_back(one.get());
+    }
+    return false;
+}
+
 void check(const ClientSlot& slot, const ClientSlot& other) {
-    const auto fail = [](bool output, std::size_t i, const char* what) {
+    const auto fail = [&](bool output, std::size_t i, const char* what) {
+        if (comes_after(slot, other)) return;
         const std::string path = (output ? "$.outputs[" : "$.inputs[") + std::to_string(i) + "]";
         throw Error(Code::busy, path + ": a request that is still out " + what + " this memory; wait for it to end, or use other memory");
     };
@@ -31,20 +44,8 @@ void check(const ClientSlot& slot, const ClientSlot& other) {
     }
 }
 
-// Does the slot's request run only after that of `other`, by what it waits for and what that waits for?
-bool comes_after(const ClientSlot& slot, const ClientSlot& other) {
-    std::vector<const ClientSlot*> before;
-    for (const auto& one : slot.awaited) before.push_back(one.get());
-    for (std::size_t i = 0; i < before.size(); ++i) {
-        if (before[i] == &other) return true;
-        for (const auto& one : before[i]->awaited)
-            if (std::find(before.begin(), before.end(), one.get()) == before.end()) before.push_back(one.get());
-    }
-    return false;
-}
-
 void check_out(const ClientSlot& slot, const ClientSlot& other) {
-    if (!ClientSession::let_go(other) && !comes_after(slot, other)) check(slot, other);
+    if (!ClientSession::let_go(other)) check(slot, other);
 }
 
 // The slots whose own memory some of these places are in, and their siblings.

@@ -17,6 +17,7 @@ constexpr std::uint64_t long_run_ns = 20'000;          // worth the 2–4 µs it
 constexpr std::uint64_t nap_ns = 500'000'000;          // bound of one sleep
 constexpr std::uint64_t crowded_nap_ns = 1'000'000;    // when there are more doorbells than one futex_waitv takes
 constexpr std::uint64_t map_patience_ns = 2'000'000'000;
+constexpr std::uint32_t most_ahead = 32;               // requests that wait for others looked at before a wait
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 
@@ -105,7 +106,7 @@ void Worker::drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32
 void Worker::drop_session(std::uint32_t session, std::uint32_t epoch) {
     post([=](Worker& w) {
         // execute() reads the inbox too when it has to wait for a mapping: not under its feet.
-        if (w.serving_ == session) w.leaving_.emplace_back(session, epoch);
+        if (w.serving_ != nobody) w.leaving_.emplace_back(session, epoch);
         else w.forget_session(session, epoch);
     });
 }
@@ -121,14 +122,18 @@ void Worker::forget_session(std::uint32_t session, std::uint32_t epoch) {
 
 void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
     post([=](Worker& w) {
-        if (version_line < max_versions) w.kernels_[version_line] = {generation, kernel};
+        if (version_line >= max_versions) return;
+        w.kernels_[version_line] = {generation, kernel};
+        w.told_wanted_.reset(version_line);
     });
 }
 
 void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
     post([=](Worker& w) {
+        if (version_line < max_versions) w.told_wanted_.reset(version_line);
         if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
             w.drop_bindings(version_line);
+            w.gatherings_.drop(version_line);
             w.kernels_[version_line] = {};
         }
         if (w.on_dropped) w.on_dropped("kernel", version_line, generation);
@@ -188,14 +193,12 @@ void Worker::run() {
     while (!quit_) {
         if (news_.load(std::memory_order_relaxed)) apply_inbox();
         const std::uint32_t record = take();
-        if (record == nobody) {
-            if (!quit_) wait();
-        } else {
-            execute(record);
-            if (!leaving_.empty()) {
-                for (const auto& [session, epoch] : leaving_) forget_session(session, epoch);
-                leaving_.clear();
-            }
+        if (record != nobody && company_.empty()) execute(record);
+        else if (record != nobody) execute_together(record);
+        else if (!quit_ && !prepare_ahead()) wait();
+        if (!leaving_.empty()) {
+            for (const auto& [session, epoch] : leaving_) forget_session(session, epoch);
+            leaving_.clear();
         }
     }
     if (!finished_.empty() && pool_->enter(map_patience_ns)) {
@@ -217,8 +220,11 @@ std::uint32_t Worker::take() {
     }
     pool_->drain(live_);
     const std::uint32_t record = pool_->pick(index_, maps_);
+    company_.clear();
+    if (record != nobody && pool_->memory().header.batch > 1) pool_->gather(record, maps_, company_);
     const bool more = pool_->queued() > 0;
     pool_->leave();
+    tell_wanted();
     if (record == nobody) return record;
     PoolMemory& memory = pool_->memory();
     const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
@@ -235,6 +241,15 @@ std::uint32_t Worker::take() {
         pool_->promote(index_);
     }
     return record;
+}
+
+// Once for each time that a version is parked.
+void Worker::tell_wanted() {
+    const std::bitset<max_versions> wanted = pool_->take_wanted() & ~told_wanted_;
+    if (wanted.none()) return;
+    told_wanted_ |= wanted;
+    for (std::uint32_t line = 0; line < max_versions; ++line)
+        if (wanted.test(line) && on_dropped) on_dropped("wanted", line, pool_->memory().versions[line].generation);
 }
 
 void Worker::wait() {
@@ -278,7 +293,8 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
     }
     if (!work_ready() && !news_.load(std::memory_order_seq_cst)) {
         line_.sleeps.fetch_add(1, std::memory_order_relaxed);
-        const std::uint64_t until = now_ns() + (crowded ? crowded_nap_ns : nap_ns);
+        std::uint64_t until = now_ns() + (crowded ? crowded_nap_ns : nap_ns);
+        if (const std::uint64_t due = pool_->next_due_ns(); due != 0) until = std::min(until, due);
         if (!futex_wait_any(waiters, count, until)) futex_wait(&line_.wake, wake_seen, now_ns() + crowded_nap_ns);
     }
     line_.sleeping.store(0, std::memory_order_relaxed);
@@ -311,7 +327,8 @@ Worker::Session* Worker::session_of(const Record& record) {
     }
 }
 
-void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending) {
+// Copies and checks the slot's descriptor block.
+bool Worker::read(Session& session, Slot& slot, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
     const RequestEntry& entry = record.entry;
     SessionMap& map = *session.map;
     if (news_.load(std::memory_order_relaxed)) apply_inbox();  // the version may have become current this instant
@@ -325,45 +342,110 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
     }
     slot = Slot{};
     slot.version_line = record.version_line;
-    const Loaded& loaded = kernels_[record.version_line];
     ending.state = State::failed;
-    if (!loaded.kernel || loaded.generation != pool_->memory().versions[record.version_line].generation) {
+    ending.reason = Reason::invalid;
+    slot.offset = join(entry.offset_low, entry.offset_high);
+    slot.region = entry.region;
+    if (!read_descriptor(map.views, entry.region, slot.offset, slot.descriptor, run.message)) return false;
+    run.descriptor = &slot.descriptor;
+    slot.stamp = entry.stamp;
+    slot.known = slot.chain.read(slot.descriptor, (entry.flags & entry_after) != 0 ? after.count : 0, run.message);
+    return slot.known;
+}
+
+bool Worker::is_known(const Slot& slot, const Record& record) noexcept {
+    const RequestEntry& entry = record.entry;
+    return slot.known && slot.stamp == entry.stamp && slot.region == entry.region && slot.offset == join(entry.offset_low, entry.offset_high) &&
+           slot.version_line == record.version_line;
+}
+
+// Has the kernel prepare for the slot's tensors as they are known now.
+void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending) {
+    const RequestEntry& entry = record.entry;
+    SessionMap& map = *session.map;
+    slot.binding.reset();
+    ending.state = State::failed;
+    const Loaded& loaded = kernels_[record.version_line];
+    const VersionLine& version = pool_->memory().versions[record.version_line];
+    if (!loaded.kernel || loaded.generation != version.generation) {
         run.message = "this worker does not hold the version (any more)";
         ending.reason = Reason::not_found;
         return;
     }
-    const std::uint64_t offset = join(entry.offset_low, entry.offset_high);
     ending.reason = Reason::invalid;
-    if (!read_descriptor(map.views, entry.region, offset, slot.descriptor, run.message)) return;
-    run.descriptor = &slot.descriptor;
-    const VersionLine& version = pool_->memory().versions[record.version_line];
     const std::uint32_t current = pool_->memory().models[version.model].current.load(std::memory_order_acquire);
     const SlotPlace place{map.session, record.session, entry.stamp, index_ + 1, map.layout.devices + std::uint64_t{entry.slot} * sizeof(DeviceLine),
-                          entry.version != 0 || current == record.version_line + 1};
+                          slot.chain.empty() && (entry.version != 0 || current == record.version_line + 1)};
     run.place = &place;
     slot.binding = loaded.kernel->bind(run, run.message);
     run.place = nullptr;
     if (!slot.binding) return;
-    slot.stamp = entry.stamp;
-    slot.region = entry.region;
-    slot.offset = offset;
     slot.generation = loaded.generation;
     pool_->memory().versions[record.version_line].bindings.fetch_add(1, std::memory_order_relaxed);
     ending.state = State::done;
     ending.reason = Reason::none;
 }
 
-Worker::Slot* Worker::prepared(Session& session, const Record& record, Run& run, Ending& ending) {
+Worker::Slot* Worker::prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
     const RequestEntry& entry = record.entry;
     Slot& slot = session.slots[entry.slot];
-    const bool same = slot.binding != nullptr && slot.stamp == entry.stamp && slot.region == entry.region &&
-                      slot.offset == join(entry.offset_low, entry.offset_high) && slot.version_line == record.version_line &&
-                      slot.generation == pool_->memory().versions[record.version_line].generation;
+    const bool same = is_known(slot, record);
     run.regions = &session.map->views;
     run.owners = &session.map->owned;
     run.descriptor = &slot.descriptor;
-    if (!same) bind(session, slot, record, run, ending);
+    if (!same && !read(session, slot, record, after, run, ending)) return nullptr;
+    bool bound = slot.binding != nullptr && slot.generation == pool_->memory().versions[record.version_line].generation;
+    if (!slot.chain.empty()) {
+        const Chain::Found found = slot.chain.follow(*session.map, after, slot.descriptor, false, fetch_spill, run.message);
+        if (found == Chain::Found::wrong || found == Chain::Found::unknown) {
+            slot.binding.reset();
+            ending.state = State::failed;
+            ending.reason = Reason::invalid;
+            return nullptr;
+        }
+        bound = bound && found == Chain::Found::same;
+        if (slot.chain.spilled()) {
+            run.regions = &slot.chain.views();
+            run.owners = &slot.chain.owners();
+        }
+        run.chained = true;
+    }
+    if (!bound) bind(session, slot, record, run, ending);
     return slot.binding != nullptr ? &slot : nullptr;
+}
+
+// While nothing can run: what waits for others is bound to their outputs as they were planned, so that it begins as soon as they end.
+// True when that took time.
+bool Worker::prepare_ahead() {
+    const std::uint32_t& blocked = pool_->memory().header.blocked_size;
+    for (std::uint32_t i = 0; i < most_ahead && i < __atomic_load_n(&blocked, __ATOMIC_RELAXED); ++i) {
+        Record record{};
+        AfterLine after{};
+        if (news_.load(std::memory_order_relaxed) || work_ready() || !pool_->try_enter()) return false;
+        const bool found = pool_->copy_blocked(i, record, after);
+        pool_->leave();
+        if (found && prepare_one(record, after)) return true;
+    }
+    return false;
+}
+
+bool Worker::prepare_one(const Record& record, const AfterLine& after) {
+    Session* session = sessions_[record.session].get();
+    if (session == nullptr || session->map->epoch != record.epoch || record.entry.slot >= session->slots.size()) return false;
+    Slot& slot = session->slots[record.entry.slot];
+    if (slot.stamp == record.entry.stamp && slot.version_line == record.version_line) return false;  // as far as can be
+    serving_ = record.session;
+    Run run;
+    run.regions = &session->map->views;
+    run.owners = &session->map->owned;
+    Ending ending;
+    if (read(*session, slot, record, after, run, ending)) {
+        const Chain::Found found = slot.chain.follow(*session->map, after, slot.descriptor, true, nullptr, run.message);
+        if (found == Chain::Found::same || found == Chain::Found::changed) bind(*session, slot, record, run, ending);
+    }
+    slot.stamp = record.entry.stamp;  // also of what could not be: not again for each look
+    serving_ = nobody;
+    return true;
 }
 
 // A request of a session that never reached this worker: without its memory there is no one to tell. The sweeper, which has
@@ -455,9 +537,10 @@ void Worker::execute(std::uint32_t index) {
         return;
     }
     const std::uint32_t version_line = record.version_line;
+    const std::uint32_t slot_index = record.entry.slot;
     const std::uint64_t submitted = join(record.entry.submitted_low, record.entry.submitted_high);
     const VersionLine& version = pool_->memory().versions[version_line];
-    Slot* slot = prepared(*session, record, run, ending);
+    Slot* slot = prepared(*session, record, pool_->memory().afters[index], run, ending);
     CompletionLine& line = session->map->lines()[record.entry.slot];
     if (slot != nullptr && (version.flags & kernel_pure) == 0 && !claim_request(line, record.entry.generation)) {
         ending.state = State::cancelled;
@@ -484,20 +567,24 @@ void Worker::execute(std::uint32_t index) {
             ending.reason = Reason::kernel;
         }
     }
+    // The memory of a spill goes with the request that needed it.
+    const bool lent = session->slots[slot_index].chain.spilled();
     if (run.handed_over) {  // the host may have given the record to another request by now
-        account(version_line, submitted, run, ending);
+        if (lent) *slot = Slot{};
+        account(version_line, submitted, session->map->bpf_stages, run, ending);
         line_.record.store(nobody, std::memory_order_relaxed);
         line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         serving_ = nobody;
         return;
     }
     finish(index, session, run, ending, answer.told);
+    if (lent) session->slots[slot_index] = Slot{};
     // Not before the client has its answer.
     if (wait_began_ != 0 && ending.started != 0) spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ending.started - wait_began_)));
     wait_began_ = 0;
 }
 
-void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told) {
+void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share) {
     Record& record = pool_->memory().records[index];
     if (!run.answered) told = tell(record, session, run, ending);
     if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
@@ -506,7 +593,8 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), run, ending);
+    BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
+    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
     serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -530,24 +618,30 @@ bool Worker::tell(const Record& record, Session* session, const Run& run, Ending
     return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
 }
 
-void Worker::account(std::uint32_t version_line, std::uint64_t submitted, const Run& run, const Ending& ending) noexcept {
+void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
+                     std::uint64_t share) noexcept {
     PoolMemory& memory = pool_->memory();
     VersionLine& version = memory.versions[version_line];
     if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
     if (run.copies_out > 0) version.copies_out.fetch_add(run.copies_out, std::memory_order_relaxed);
     if (run.bytes_in + run.bytes_out > 0) version.bytes_copied.fetch_add(run.bytes_in + run.bytes_out, std::memory_order_relaxed);
     if (run.path != Path::none) version.paths[static_cast<std::size_t>(run.path) - 1].fetch_add(1, std::memory_order_relaxed);
+    if (run.chained) version.chained.fetch_add(1, std::memory_order_relaxed);
     if (run.fallback) version.fallbacks.fetch_add(1, std::memory_order_relaxed);
     if (ending.started == 0) return;
     Histogram* stages = memory.histograms[version_line].stages;
     const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
-    // 0: its client has no tick counter to read (a BPF program).
-    if (submitted != 0) stages[static_cast<std::size_t>(Stage::queue)].add(ending.started > submitted ? ns(ending.started - submitted) : 0);
+    const std::uint64_t queue_ns = ending.started > submitted ? ns(ending.started - submitted) : 0;
     const std::uint64_t run_ns = ns(ending.ended - ending.started);
+    stages[static_cast<std::size_t>(Stage::queue)].add(queue_ns);
+    if (bpf_stages != nullptr) {
+        bpf_stages->queue.add(queue_ns);
+        bpf_stages->run.add(run_ns);
+    }
     stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
     if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));
     const std::uint64_t average = version.run_ns.load(std::memory_order_relaxed);
-    const std::uint64_t next = average == 0 ? run_ns : (average * 7 + run_ns) / 8;
+    const std::uint64_t next = average == 0 ? run_ns / share : (average * 7 + run_ns / share) / 8;
     version.run_ns.store(static_cast<std::uint32_t>(std::min<std::uint64_t>(next, UINT32_MAX)), std::memory_order_relaxed);
 }
 

@@ -26,15 +26,15 @@ bool want(const TensorDesc& tensor, Dtype dtype, const char* path, std::string& 
 struct IdentityBinding final : Binding {
     struct Pair { const std::byte* from; std::byte* to; std::uint64_t bytes; };
     std::vector<Pair> pairs;
-    std::vector<std::size_t> strings;  // outputs without a planned shape: BYTES, whose sizes vary
+    std::vector<std::size_t> unplanned;  // strings, whose sizes vary, and what was made of outputs of unknown shape
 
     bool run(Run& run) noexcept override {
         for (const Pair& pair : pairs)
             // A client may well say that its output overlaps its input: its own business, but not undefined for us.
             if (pair.bytes > 0) std::memmove(pair.to, pair.from, pair.bytes);
-        for (const std::size_t i : strings) {
+        for (const std::size_t i : unplanned) {
             const TensorDesc& from = run.descriptor->inputs[i];
-            emit(run, i, Dtype::bytes, from.shape, from.rank, run.address(from), from.nbytes);  // bind() saw that it fits
+            emit(run, i, static_cast<Dtype>(from.dtype), from.shape, from.rank, run.address(from), from.nbytes);  // bind() saw that it fits
         }
         return true;
     }
@@ -51,12 +51,12 @@ struct Identity final : Kernel {
         for (std::size_t i = 0; i < d.inputs.size(); ++i) {
             const TensorDesc& from = d.inputs[i];
             const TensorDesc& to = d.outputs[i];
-            const bool varies = to.flags == tensor_unplanned && static_cast<Dtype>(to.dtype) == Dtype::bytes;
-            if ((from.flags & tensor_absent) != 0 || (to.flags != 0 && !varies) || from.dtype != to.dtype || to.capacity < from.nbytes) {
+            const bool varies = to.flags == tensor_unplanned;
+            if ((from.flags & tensor_absent) != 0 || (to.flags != 0 && !varies) || (from.dtype != to.dtype && !varies) || to.capacity < from.nbytes) {
                 refuse(error, "$.outputs", "output " + std::to_string(i) + " must have the dtype and at least the size of its input");
                 return nullptr;
             }
-            if (varies) binding->strings.push_back(i);
+            if (varies) binding->unplanned.push_back(i);
             else if (run.address(from) != run.address(to))  // in place: nothing to do
                 binding->pairs.push_back({run.address(from), run.address(to), from.nbytes});
         }

@@ -47,6 +47,7 @@ struct Run {
     bool reshaped = false;                       // shapes of unplanned outputs were written for the client
     Path path = Path::none;                      // where it ran
     bool fallback = false;                       // the first run on another path than was asked for
+    bool chained = false;                        // some inputs are outputs of requests that ended before
     bool handed_over = false;                    // the host ends this request (a spill)
 
     // A binding with work of its own around the kernel says when the kernel itself begins and is done. done() answers the client at

@@ -17,7 +17,7 @@ std::string path_of(bool output, std::size_t index, const char* field) {
 }
 
 bool check_tensor(const std::vector<RegionView>& regions, const TensorDesc& t, bool output, std::size_t i, std::string& error) {
-    if ((t.flags & ~(tensor_absent | tensor_unplanned)) != 0)
+    if ((t.flags & ~(tensor_absent | tensor_unplanned | tensor_chained)) != 0)
         return fail(error, path_of(output, i, "flags") + ": unknown flags " + std::to_string(t.flags));
     if ((t.flags & tensor_absent) != 0) return true;
     if (!dtype_known(t.dtype)) return fail(error, path_of(output, i, "dtype") + ": " + std::to_string(t.dtype) + " is not a dtype number");
@@ -31,6 +31,12 @@ bool check_tensor(const std::vector<RegionView>& regions, const TensorDesc& t, b
                     " bytes leave region " + std::to_string(t.region) + " of " + std::to_string(regions[t.region].size) + " bytes");
     if (t.offset % dtype_info(static_cast<Dtype>(t.dtype)).size != 0)
         return fail(error, path_of(output, i, "offset") + ": " + std::to_string(t.offset) + " is not aligned for its dtype");
+    if ((t.flags & tensor_chained) != 0) {
+        Link link;
+        if (output || t.flags != tensor_chained) return fail(error, path_of(output, i, "flags") + ": " + std::to_string(t.flags) + ", only an input can be chained");
+        if (t.rank != 0 || !link_of(t, link)) return fail(error, path_of(output, i, "shape") + ": not a link to an output");
+        return true;
+    }
     if (unplanned) return true;
     std::uint64_t count = 0;
     std::uint64_t bytes = 0;
@@ -93,6 +99,48 @@ bool read_descriptor(const std::vector<RegionView>& regions, std::uint32_t regio
     for (std::size_t i = 0; i < out.outputs.size(); ++i)
         if (!check_tensor(regions, out.outputs[i], true, i, error)) return false;
     return true;
+}
+
+bool link_of(const TensorDesc& tensor, Link& link) noexcept {
+    for (std::size_t i = 0; i < 3; ++i)
+        if (tensor.shape[i] < 0 || tensor.shape[i] >= INT64_C(0xffffffff)) return false;
+    if (tensor.shape[3] < 0) return false;
+    link.awaited = static_cast<std::uint32_t>(tensor.shape[0]);
+    link.output = static_cast<std::uint32_t>(tensor.shape[1]);
+    link.region = static_cast<std::uint32_t>(tensor.shape[2]);
+    link.block = static_cast<std::uint64_t>(tensor.shape[3]);
+    return true;
+}
+
+void set_link(TensorDesc& tensor, const Link& link) noexcept {
+    tensor.flags = tensor_chained;
+    tensor.rank = 0;
+    std::memset(tensor.shape, 0, sizeof tensor.shape);
+    tensor.shape[0] = link.awaited;
+    tensor.shape[1] = link.output;
+    tensor.shape[2] = link.region;
+    tensor.shape[3] = static_cast<std::int64_t>(link.block);
+}
+
+bool read_output(const std::vector<RegionView>& regions, const Link& link, bool reshaped, TensorDesc& out, std::string& error) {
+    if (link.region >= regions.size() || regions[link.region].base == nullptr)
+        return fail(error, "its source's block: " + std::to_string(link.region) + " is not a region of this session");
+    const RegionView view = regions[link.region];
+    DescriptorHeader header;
+    if (link.block % 64 != 0 || !within(link.block, sizeof header, view.size))
+        return fail(error, "its source's block: " + std::to_string(link.block) + " is not a 64-byte line of region " + std::to_string(link.region));
+    std::memcpy(&header, view.base + link.block, sizeof header);
+    const std::size_t tensors = std::size_t{header.n_in} + header.n_out;
+    if (header.magic != descriptor_magic || tensors > max_tensors || !within(link.block, descriptor_bytes(header.n_in, header.n_out, 0), view.size))
+        return fail(error, "its source's block: not a descriptor block");
+    if (link.output >= header.n_out)
+        return fail(error, "its source has " + std::to_string(header.n_out) + " outputs, and no output " + std::to_string(link.output));
+    std::memcpy(&out, view.base + link.block + sizeof header + (header.n_in + std::size_t{link.output}) * sizeof out, sizeof out);
+    if ((out.flags & tensor_absent) != 0) return fail(error, "output " + std::to_string(link.output) + " of its source was not asked for");
+    if ((out.flags & tensor_unplanned) != 0 && !reshaped) return false;
+    out.flags &= static_cast<std::uint16_t>(~tensor_unplanned);
+    if (out.flags != 0) return fail(error, "output " + std::to_string(link.output) + " of its source: unknown flags " + std::to_string(out.flags));
+    return check_tensor(regions, out, false, link.output, error);
 }
 
 bool check_bytes_table(const std::uint64_t* offsets, std::uint64_t count, std::uint64_t nbytes, std::string& error) {

@@ -3,7 +3,7 @@ from typing import Any
 
 
 from numpy.typing import NDArray
-PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | None]
+PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
 ABI_VERSION: int = 2
 
@@ -153,7 +153,8 @@ class Place:
     def dtype(self) -> str: ...
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...] | None:
+        """None: an output to come, whose shape only its run can tell."""
 
     @property
     def key(self) -> bytes:
@@ -170,6 +171,12 @@ class Place:
 
     @property
     def readonly(self) -> bool: ...
+
+    @property
+    def link(self) -> tuple[int, int, int, int] | None:
+        """
+        Of an output to come: which of those that the request waits for, output, region and offset of its descriptor block.
+        """
 
 class Session:
     """One client's connection to one pool, as memory."""
@@ -193,6 +200,9 @@ class Session:
 
     def rouse(self) -> None:
         """Wakes the pool's leader to look at all rings."""
+
+    def count_relayed(self, model: int) -> None:
+        """An input of a request came from another session, through this process."""
 
     def raise_idle(self, ns: int) -> None:
         """Callers may spin for so long, if that is longer than before."""
@@ -279,6 +289,16 @@ class Slot:
     def submit_after(self, priority: int, deadline_ns: int, after: Sequence[Slot | Event]) -> None:
         """
         Runs once all of these have ended well; is cancelled when one ends otherwise.
+        """
+
+    def to_come(self, output: int, awaited: int, generation: int) -> Place | None:
+        """
+        Where an output of this request will be, for one that waits for it as its `awaited`-th; None: it is another request's by now.
+        """
+
+    def began_after_ns(self, other: Slot) -> int:
+        """
+        Nanoseconds from the end of another request to the beginning of this one. Both have ended well.
         """
 
     def call_direct(self, deadline_ns: int) -> bool:
@@ -435,9 +455,20 @@ class Sweeper:
 
     def cancel_version(self, line: int) -> None: ...
 
+    def park_version(self, line: int) -> bool: ...
+
+    def unpark_version(self, line: int) -> None: ...
+
+    def version_running(self, line: int) -> int: ...
+
+    def version_waiting(self, line: int) -> int: ...
+
     def free_version(self, line: int) -> None: ...
 
     def set_version_flags(self, line: int, flags: int) -> None: ...
+
+    def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]:
+        """Of a BPF session, as workers saw it; empty for any other."""
 
     def client_stages(self, session: int) -> dict[int, dict[str, Any]]:
         """
@@ -449,6 +480,15 @@ class Sweeper:
     def end_handed_over(self, record: int, generation: int, spill: int) -> None: ...
 
     def record_session(self, record: int) -> int: ...
+
+    def record_request(self, record: int) -> tuple[int, int]:
+        """Slot and generation of its request."""
+
+    def is_awaited(self, session: int, slot: int, generation: int) -> bool:
+        """Is a request out that waits, or waited, for this one?"""
+
+    def is_used_again(self, session: int, slot: int, generation: int) -> bool:
+        """Has the slot had a later request that ended?"""
 
     def set_idle(self, ns: int) -> None: ...
 
@@ -462,7 +502,12 @@ class Sweeper:
 
     def active(self) -> int: ...
 
-    def queued(self) -> int: ...
+    def queued(self) -> int:
+        """In the run queue, or held for company or concurrency."""
+
+    def set_batching(self, rows: int, delay_ns: int) -> None: ...
+
+    def limit_running(self, model: int, most: int) -> None: ...
 
     def repairs(self) -> int: ...
 
@@ -478,9 +523,15 @@ KERNEL_PURE: int = 1
 
 KERNEL_IDEMPOTENT: int = 2
 
+KERNEL_BATCHES: int = 8
+
+MAX_BATCH: int = 256
+
 KERNEL_NATIVE: int = 4
 
 MAX_WORKERS: int = 64
+
+MODELS_COUNTED_APART: int = 63
 
 class WorkerRegion:
     """A region of a client, as a buffer over all of it."""
@@ -598,6 +649,11 @@ class Worker:
 
     def on_dropped(self, callback: Callable[[str, int, int], None]) -> None: ...
 
+    def on_fetch(self, callback: Callable[[int, int, int], tuple[int, Sequence[tuple[int, str, Sequence[int], int, int]]] | None]) -> None:
+        """
+        Called with session, epoch and number for a spill that a request reads: (descriptor, layout), or None.
+        """
+
     def run(self) -> None:
         """Until quit()."""
 
@@ -660,6 +716,37 @@ class Timed:
     @property
     def last_run_ns(self) -> int:
         """Nanoseconds of the last call."""
+
+LINE_BYTES: int = 128
+
+LINE_ASKED: int = 0
+
+LINE_DONE: int = 64
+
+LINE_STATUS: int = 68
+
+LINE_STATE: int = 72
+
+LINE_STAMP: int = 80
+
+LINE_OWNER: int = 84
+
+LINE_LIMIT: int = 88
+
+DIRECTORY_BYTES: int = 17536
+
+DIRECTORY_MAGIC: int = 1380209748
+
+DIRECTORY_LAYOUT: int = 1
+
+DIRECTORY_CAPACITY: int = 256
+
+DIRECTORY_REGIONS: int = 64
+
+def fence() -> None:
+    """
+    What this thread stored is visible, to other threads and to devices, before what it stores or reads from now on.
+    """
 
 class DeviceLine:
     """

@@ -8,7 +8,7 @@ from array import array
 import pytest
 from click.testing import CliRunner
 
-from teal.bench import hostile, laika, machine
+from teal.bench import capi, hostile, laika, machine
 from teal.bench.lanes import Times
 from teal.bench.report import Report
 from teal.cli.bench import command
@@ -85,4 +85,14 @@ def test_a_flooding_client_is_measured() -> None:
     assert bar.id == hostile.BAR
     assert bar.value is None or bar.value > 0
     assert [row.name for row in report.rows] == ["victim alone", "victim flooded"]
-    assert all(row.n > 0 for row in report.rows)
+    assert all(row.n > 0 and row.cpu_s_per_1000 is not None for row in report.rows)
+
+
+def test_a_c_client_is_measured() -> None:
+    report = Report("laika", laika.PROMISES)
+    cores = machine.two_cores()
+    for row in capi.rows(2_000, 64, (cores.client, cores.worker)):
+        assert row.p50_us > 0
+        assert row.cpu_s_per_1000 > 0
+    laika.from_c(report, cores, quick=True)
+    assert [row.cpu_s_per_1000 is not None for row in report.rows] == [True] * 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import teal
 from teal.bench import systems
+from teal.bench.energy import Effort
+from teal.bench.lanes import Times
 from teal.kernel.systems import LOADS, file
 
 times = st.floats(0.1, 1e6)
@@ -56,10 +58,10 @@ def test_sweep_takes_turns_and_names_rows() -> None:
     asked: list[tuple[str, int]] = []
 
     def path(name: str, ns: int) -> systems.Sweep:
-        def run(load: str, model: bytes, x: systems.Array, n: int) -> Sequence[int]:
+        def run(load: str, model: bytes, x: systems.Array, n: int) -> Times:
             assert file.view(model).load.name == load
             asked.append((name, len(x)))
-            return [ns * len(x)] * n
+            return Times([array("q", [ns * len(x)] * n)], calls=2 * n, effort=Effort(n / 100, None))
 
         return run
 
@@ -67,6 +69,8 @@ def test_sweep_takes_turns_and_names_rows() -> None:
     assert asked == [("cpu", 1), ("apk", 1), ("cpu", 32), ("apk", 32)]
     assert [row.name for row in rows] == ["mllb cpu 1", "mllb apk 1", "mllb cpu 32", "mllb apk 32"]
     assert rows[2].note == "1 M items/s"
+    assert [row.cpu_s_per_1000 for row in rows] == [pytest.approx(5)] * 4
+    assert all(row.j_per_1000 is None for row in rows)
     assert systems.medians(rows, "mllb", "apk") == {1: 0.5, 32: 16.0}
     assert systems.medians(rows, "kml", "apk") == {}
     assert systems.break_even(systems.medians(rows, "mllb", "cpu"), systems.medians(rows, "mllb", "apk")) == 1
@@ -78,6 +82,7 @@ def test_both_paths_measure(host: teal.Host, load: str) -> None:
     rows = systems.sweep(load, paths, batches=(1, 3), seconds=0.001)
     assert len(rows) == 4
     assert all(row.p50_us is not None and row.p50_us > 0 and row.group == "systems" for row in rows)
+    assert all(row.cpu_s_per_1000 is not None for row in rows)
     assert not host.models()
 
 

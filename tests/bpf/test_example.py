@@ -55,7 +55,7 @@ def test_bench_rows(permitted: None) -> None:
         assert bar.note  # one core
         return
     assert [row.name for row in report.rows] == ["worker spinning", "worker asleep"]
-    assert all(row.n > 0 and row.p50_us is not None for row in report.rows)
+    assert all(row.n > 0 and row.p50_us is not None and row.cpu_s_per_1000 is not None for row in report.rows)
     assert bar.id == "laika.bpf.roundtrip.p50_us"
     assert bar.ok is not None
 

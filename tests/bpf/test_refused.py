@@ -161,6 +161,12 @@ def test_its_bytes_count(permitted: None) -> None:
         with bpf.Session(model, slots=4, x=(300,)):
             client = next(client for client in host.statistics().clients if client.bytes > 0)
             assert client.bytes > 4 * 1200
+            # And the other way round: what the map takes is not there for tensors.
+            held = sum(client.bytes for client in host.statistics().clients)
+            with pytest.raises(teal.QuotaExceeded, match=rf"this client has \d+ of its {1 << 20}"):
+                host.empty(((1 << 20) - held,), "uint8")
+            host.empty(((1 << 20) - held - 3 * 65536,), "uint8")
+        host.empty(((1 << 20) - 3 * 65536,), "uint8")  # it is closed, and what it took is there again
 
 
 def test_models_that_do_not_suit(permitted: None, load: Load) -> None:

@@ -47,14 +47,35 @@ def test_bound_before_the_first_event(load: Load, open_desk: OpenDesk) -> None:
     assert session.statistics().sent == 20
 
 
-def test_requests_without_a_tick_counter_have_no_queue_time(load: Load, open_desk: OpenDesk) -> None:
+def test_stages_are_those_that_workers_saw(host: teal.Host, load: Load, open_desk: OpenDesk) -> None:
+    """A program has no tick counter: the queue begins for it when a worker takes the entry."""
     model = load("builtin:sum")
     _, desk = open_desk(model, slots=1, x=(2,))
     for _ in range(5):
         desk.sum(1.0)
-    eventually(lambda: model.statistics().requests == 6)
-    assert model.statistics().stages["queue"].count == 1  # the warm-up
-    assert model.statistics().stages["run"].count == 6
+    eventually(lambda: model.statistics().requests == 6)  # the warm-up is one
+    stages = model.statistics().stages
+    assert (stages["queue"].count, stages["run"].count) == (6, 6)
+    (theirs,) = [client.stages for client in host.statistics().clients if "queue" in client.stages]
+    assert (theirs["queue"].count, theirs["run"].count) == (6, 6)
+    assert 0 < theirs["run"].p50_us <= theirs["run"].max_us
+    others = [client.stages for client in host.statistics().clients if "queue" not in client.stages]
+    assert others
+    assert all(set(seen) == {"copy", "wake", "total"} for seen in others)
+
+
+def test_stat_shows_the_stages(host: teal.Host, load: Load, open_desk: OpenDesk) -> None:
+    from click.testing import CliRunner
+
+    from teal.cli import stat
+
+    model = load("builtin:sum")
+    _, desk = open_desk(model, slots=1, x=(2,))
+    desk.sum(1.0)
+    said = CliRunner().invoke(stat.command, ["--once", "--host", host.address]).output
+    clients = said[said.index("client") :]
+    assert "queue" in clients
+    assert "run" in clients
 
 
 def test_on_all_cpus_at_once(load: Load, open_desk: OpenDesk) -> None:

@@ -52,6 +52,24 @@ def onnx_files(onnx_model: Callable[..., Path]) -> tuple[Path, Path]:
 
 
 @pytest.fixture
+def string_files(onnx_model: Callable[..., Path]) -> tuple[Path, Path]:
+    """Strings joined, with how many there are; and those of them that are wanted."""
+    join = onnx_model(
+        "g (string[n] a, string[n] b) => (string[n] y, int64 rows) <int64[1] at = {0}> "
+        "{ y = StringConcat(a, b)  shape = Shape(a)  first = Gather(shape, at)  rows = ReduceSum<keepdims=0>(first) }",
+        "join",
+    )
+    pick = onnx_model("g (string[n] x, bool[n] keep) => (string[m] y) { y = Compress<axis=0>(x, keep) }", "pick")
+    return join, pick
+
+
+@pytest.fixture(scope="module")
+def two_pools() -> Iterator[teal.Host]:
+    with teal.Host(pools={"second": {}}) as made:
+        yield made
+
+
+@pytest.fixture
 def not_a_model(tmp_path: Path) -> Path:
     path = tmp_path / "broken.onnx"
     path.write_bytes(b"this is no model" * 100)
@@ -69,9 +87,25 @@ def test_misuse(compiled: Compile, host: teal.Host, not_a_model: Path) -> None:
     _run(compiled("misuse"), host.address, not_a_model)
 
 
-@pytest.mark.parametrize("name", ["async", "events", "threads", "forks", "signals"])
+@pytest.mark.parametrize("name", ["async", "events", "chains", "threads", "forks", "signals"])
 def test_program(compiled: Compile, host: teal.Host, name: str) -> None:
     _run(compiled(name), host.address)
+
+
+def test_strings(compiled: Compile, host: teal.Host, string_files: tuple[Path, Path]) -> None:
+    _run(compiled("strings"), host.address, *string_files)
+
+
+def test_strings_sanitized(sanitized: Compile, host: teal.Host, string_files: tuple[Path, Path]) -> None:
+    _run(sanitized("strings"), host.address, *string_files, **_ASAN)
+
+
+def test_pools(compiled: Compile, two_pools: teal.Host) -> None:
+    _run(compiled("pools"), two_pools.address)
+
+
+def test_pools_sanitized(sanitized: Compile, two_pools: teal.Host) -> None:
+    _run(sanitized("pools"), two_pools.address, **_ASAN)
 
 
 def test_calls_sanitized(sanitized: Compile, host: teal.Host, onnx_files: tuple[Path, Path]) -> None:
@@ -82,7 +116,7 @@ def test_misuse_sanitized(sanitized: Compile, host: teal.Host, not_a_model: Path
     _run(sanitized("misuse"), host.address, not_a_model, **_ASAN)
 
 
-@pytest.mark.parametrize("name", ["async", "events", "threads", "forks", "signals"])
+@pytest.mark.parametrize("name", ["async", "events", "chains", "threads", "forks", "signals"])
 def test_program_sanitized(sanitized: Compile, host: teal.Host, name: str) -> None:
     _run(sanitized(name), host.address, "300", **_ASAN)
 
@@ -105,7 +139,13 @@ def test_misuse_under_valgrind(
     _run(compiled("misuse"), host.address, not_a_model, before=valgrind)
 
 
-@pytest.mark.parametrize("name", ["async", "events", "threads", "forks"])
+def test_strings_under_valgrind(
+    compiled: Compile, host: teal.Host, string_files: tuple[Path, Path], valgrind: tuple[str, ...]
+) -> None:
+    _run(compiled("strings"), host.address, *string_files, before=valgrind)
+
+
+@pytest.mark.parametrize("name", ["async", "events", "chains", "threads", "forks"])
 def test_program_under_valgrind(compiled: Compile, host: teal.Host, name: str, valgrind: tuple[str, ...]) -> None:
     # In a forked child what only the stacks of the parent's other threads held is lost, as it must be.
     leaks = ("--leak-check=no",) if name == "forks" else ()

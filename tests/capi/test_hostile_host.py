@@ -236,11 +236,12 @@ def _described(**changes: Any) -> dict[str, Any]:
         {"inputs": [{"name": "x", "shape": [-1]}]},
         {"inputs": [{"name": "x", "shape": [1 << 63]}]},
         {"inputs": [{"name": "x", "dtype": "float31"}]},
-        {"inputs": [{"name": "x", "dtype": "BYTES"}]},
         {"outputs": [{"name": "y", "like": "nobody"}]},
         {"outputs": [{"name": "y", "like": "y", "in_place": True}]},
         {"threads": "many"},
-        {"pool": "elsewhere"},
+        {"pool": 7},
+        {"pool": ""},
+        {"pool": "x" * 200},
     ],
 )
 def test_descriptions(meet: Callable[[Answers], str], changes: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import teal as public
+from teal import _core
 
 Serve = Callable[..., Any]
 Typed = Callable[[Any], Any]
@@ -94,13 +95,13 @@ def test_a_models_row_has_what_its_callers_saw(serve: Serve, typed: Typed) -> No
 def test_more_models_than_a_client_counts_apart(serve: Serve, typed: Typed) -> None:
     host = serve()
     with public.connect(host.ready["address"]) as client:
-        for n in range(17):
+        for n in range(_core.MODELS_COUNTED_APART + 2):
             client.load(f"m{n}", "builtin:identity")(1)
         found = typed(["stat", "--json", "--host", host.name]).json
         assert found["unattributed"] == 2
-        assert sum(m["stages"]["total"]["count"] for m in found["models"]) == 15
+        assert sum(m["stages"]["total"]["count"] for m in found["models"]) == _core.MODELS_COUNTED_APART
         said = typed(["stat", "--host", host.name]).out
-        assert "2 calls are in no row's copy, wake and total: a client counts 15 models apart" in said
+        assert "2 calls are in no row's copy, wake and total: a client counts 63 models apart" in said
 
 
 def test_text_when_stdout_is_no_terminal(host: Any, typed: Typed) -> None:

@@ -96,11 +96,11 @@ int launch_resident(const Function& function, Stream* stream, void** a) {
     auto running = std::make_shared<std::atomic<bool>>(true);
     auto* directory = argument<teal::Directory*>(a, 0);
     std::vector<Bytes> given;
-    for (int i = 1; i <= 8; ++i) given.push_back(argument<Bytes>(a, i));
+    for (int i = 1; i <= static_cast<int>(teal::directory_regions); ++i) given.push_back(argument<Bytes>(a, i));
     auto before = stream->running;  // a stream runs one thing after another
     std::thread([=, task = function.task] {
         while (before && before->load()) std::this_thread::yield();
-        Bytes array[8];
+        Bytes array[teal::directory_regions];
         std::copy(given.begin(), given.end(), array);
         teal::run_resident(task, *directory, array);
         running->store(false);

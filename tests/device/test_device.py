@@ -11,6 +11,7 @@ import pytest
 
 from teal import _core, device
 from teal.device import MappedRegion, Place, Resident, Task
+from teal.device.directory import REGIONS
 from teal.device.protocol import Device
 from teal.errors import Closed, InvalidArgument, KernelFailed, NotFound, QuotaExceeded
 
@@ -266,11 +267,11 @@ def test_limits_are_errors_with_numbers(setting: Setting, opened: Device) -> Non
         with pytest.raises(QuotaExceeded, match="256"):
             resident.add(setting.line_place(0), setting.task(0))
     with Resident(setting.program) as resident:
-        others = [opened.import_region(MappedRegion.create(4096)) for _ in range(8)]
-        for each in others[:7]:
+        others = [opened.import_region(MappedRegion.create(4096)) for _ in range(REGIONS)]
+        for each in others[:-1]:
             resident.add(setting.line_place(0), Task(*[Place(each, 0, 64)] * 4, 1))
-        with pytest.raises(QuotaExceeded, match="9 regions, expected at most 8"):
-            resident.add(setting.line_place(0), Task(*[Place(others[7], 0, 64)] * 4, 1))
+        with pytest.raises(QuotaExceeded, match=f"{REGIONS + 1} regions, expected at most {REGIONS}"):
+            resident.add(setting.line_place(0), Task(*[Place(others[-1], 0, 64)] * 4, 1))
     for each in others:
         each.close()
 

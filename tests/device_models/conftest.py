@@ -63,7 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
 @pytest.fixture
 def models(host: teal.Host) -> Iterator[Callable[..., teal.Model]]:
     """``models(trained, **options)``: loaded under a name of its own, unloaded after the test. By a client of its own,
-    which counts its calls of 15 models apart."""
+    which counts its calls of so many models apart."""
     names: list[str] = []
     client = teal.connect(host.address)
 

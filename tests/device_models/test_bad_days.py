@@ -19,6 +19,7 @@ from crash_host import CrashHost
 from trained_models import direct_calls, prepared
 
 import teal
+from teal.device.directory import REGIONS
 from teal.errors import Closed, PeerDied, TealError
 
 HERE = Path(__file__).parent
@@ -109,8 +110,51 @@ def test_a_pinned_version_that_becomes_current(pocl: str, host: teal.Host, train
         call()
 
 
+def test_each_of_a_dozen_clients_goes_directly(pocl: str, host: teal.Host, trained: Any) -> None:
+    which = trained("mllb")
+    model = host.load("dozen", which.path, device=pocl, path="apk")
+    clients = [teal.connect(host.address) for _ in range(12)]
+    calls = []
+    for client in clients:
+        theirs = client.model("dozen")
+        calls.append((theirs, *prepared(theirs, which.inputs(2))))
+    for theirs, call, array in calls:
+        array[:] = x = which.inputs(2)
+        which.check(call(), x)
+        before = theirs.statistics().paths["direct"]
+        assert direct_calls(call, theirs, before + 5) >= before + 5  # of all clients, but only this one calls
+    for _ in range(3):  # in turn, with the others' lines in the directory too
+        for _, call, array in calls:
+            array[:] = x = which.inputs(2)
+            which.check(call(), x)
+    numbers = model.statistics()
+    assert (numbers.fallbacks, numbers.failed, numbers.losses) == (0, 0, 0)
+    assert numbers.paths["pl"] == numbers.paths["cpu"] == 0
+    for client in clients:
+        client.close()
+    model.unload()
+
+
+def test_more_clients_than_a_kernel_takes(pocl: str, host: teal.Host, trained: Any) -> None:
+    """More regions than it has arguments: some clients are served by launches, and counted."""
+    which = trained("mllb")
+    model = host.load("crowd", which.path, device=pocl, path="apk")
+    clients = [teal.connect(host.address) for _ in range(REGIONS // 2 + 2)]  # each has two
+    for client in clients:
+        call, array = prepared(client.model("crowd"), which.inputs(2))
+        for _ in range(2):
+            array[:] = x = which.inputs(2)
+            which.check(call(), x)
+    numbers = model.statistics()
+    assert numbers.failed == 0
+    assert numbers.fallbacks > 0
+    assert numbers.paths["apk"] >= REGIONS // 2 - 2
+    for client in clients:
+        client.close()
+    model.unload()
+
+
 def test_many_clients(pocl: str, host: teal.Host, trained: Any, others: Any) -> None:
-    """More regions than a kernel takes: some clients are served by launches, and counted."""
     which = trained("mllb")
     model = host.load("many", which.path, device=pocl, path="apk")
     started = [others(host.address, "many", which) for _ in range(5)]

@@ -32,6 +32,31 @@ def both(pooled: teal.Host) -> Iterator[tuple[teal.Model, teal.Model]]:
     pooled.unload("there")
 
 
+def test_a_tensor_lies_in_the_pool_that_it_is_made_for(pooled: teal.Host) -> None:
+    models = {pool: pooled.load(f"same-{pool}", "builtin:identity", pool=pool) for pool in ("default", "fast")}
+    try:
+        for pool, model in models.items():
+            tensor = pooled.empty((64,), pool=pool)
+            tensor.numpy()[:] = np.arange(64)
+            for other, its_model in models.items():
+                before = its_model.statistics().copies_in
+                np.testing.assert_array_equal(its_model(tensor)[0].numpy(), np.arange(64))
+                assert its_model.statistics().copies_in - before == (other != pool)
+            out = pooled.empty((64,), pool=pool)
+            assert model(tensor, out=out)[0].numpy()[3] == 3
+            with pytest.raises(teal.InvalidArgument, match="this model's host and pool"):
+                models["fast" if pool == "default" else "default"](tensor, out=out)
+    finally:
+        for model in models.values():
+            model.unload()
+
+
+@pytest.mark.parametrize(("pool", "error"), [("nobody", teal.NotFound), (7, teal.InvalidArgument), ("", teal.NotFound)])
+def test_a_tensor_for_no_pool(pooled: teal.Host, pool: Any, error: type[teal.TealError]) -> None:
+    with pytest.raises(error, match="pool"):
+        pooled.empty((4,), pool=pool)
+
+
 def workers(host: teal.Host, pool: str) -> list[int]:
     return [worker.pid for worker in host.statistics().workers if worker.pool == pool]
 

@@ -34,6 +34,18 @@ def test_signature_and_symbolic_shapes(load: Any, onnx_model: Any) -> None:
         model(x=np.ones((2, 4), np.float32), z=np.ones((3, 1), np.float32))
 
 
+def test_a_question_mark_is_no_name(load: Any, onnx_model: Any) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx")
+    path = onnx_model("g (float[N, A, B] x) => (float[N, A, B] y) { y = Neg(x) }")
+    model = onnx.load(path)
+    for extent in model.graph.input[0].type.tensor_type.shape.dim[1:]:
+        extent.dim_param = "?"  # as Paddle writes what it does not know
+    onnx.save(model, path)
+    loaded = load(path)
+    assert loaded.inputs[0].shape == ("N", None, None)
+    assert loaded(np.ones((2, 3, 4), np.float32))[0].shape == (2, 3, 4)
+
+
 def test_zero_copies(load: Any, mlp_path: Path) -> None:
     model = load(mlp_path)
     engine = onnxruntime.InferenceSession(str(mlp_path), providers=["CPUExecutionProvider"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,19 @@ def second(x: Any) -> int:
     return 2
 
 
+_TWICE = teal.signature(inputs={"x": (None, None)}, outputs={"a": ("int64", ()), "b": ("int64", ())})
+
+
+@_TWICE
+def first_twice(x: Any) -> dict[str, int]:
+    return {"a": 1, "b": 1}
+
+
+@_TWICE
+def second_twice(x: Any) -> dict[str, int]:
+    return {"a": 2, "b": 2}
+
+
 @teal.signature(inputs={"x": ("float32", ("n", 3))}, outputs={"norm": ("float32", ("n",)), "mean": ("float64", ())})
 def norms(x: Array) -> Any:
     return np.linalg.norm(x, axis=1), x.mean(dtype=np.float64)
@@ -90,6 +104,32 @@ class Counter:
     def close(self) -> None:
         if self.path:
             Path(self.path).write_text(str(self.total))
+
+
+class Heavy:
+    """Takes 40 MB, and says of itself which one it is."""
+
+    def __init__(self) -> None:
+        self.ballast = np.ones(5_000_000)
+        self.made = time.monotonic_ns()
+
+    @teal.signature(inputs={"x": ("int64", ())}, outputs={"y": ("int64", ()), "made": ("int64", ())}, pure=True)
+    def __call__(self, x: Array) -> tuple[int, int]:
+        return int(x + self.ballast[0]), self.made
+
+
+class HeavyWithState(Heavy):
+    @teal.signature(inputs={"x": ("int64", ())}, outputs={"y": ("int64", ()), "made": ("int64", ())})
+    def __call__(self, x: Array) -> tuple[int, int]:
+        return int(x), self.made
+
+
+class HeavyAndSlow(Heavy):
+    """Takes a while to be made again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.2)
 
 
 class Order:
@@ -374,3 +414,65 @@ def tamper(how: Any) -> int:
     finally:
         os.close(fd)
     return 0
+
+
+# ---- stages of pipelines -------------------------------------------------------------------------------------------
+
+
+@teal.signature(inputs={"n": ("int64", ())}, outputs={"y": ("float32", (None,))}, pure=True)
+def count_up(n: Array) -> Array:
+    """An output whose size only the run can tell."""
+    return np.arange(int(n), dtype=np.float32)
+
+
+@teal.signature(inputs={"x": ("float32", ("n",))}, outputs={"sum": ("float64", ())}, pure=True)
+def total(x: Array) -> float:
+    return float(x.sum(dtype=np.float64))
+
+
+@teal.signature(inputs={"x": ("float32", ("n",))}, outputs={"low": ("float32", ()), "high": ("float32", ())}, pure=True)
+def ends(x: Array) -> Any:
+    return x.min(), x.max()
+
+
+@teal.signature(inputs={"text": ("BYTES", (None,))}, outputs={"words": ("BYTES", (None,))}, pure=True)
+def words(text: Array) -> Array:
+    return np.array([word for line in text.ravel() for word in bytes(line).split()], dtype=object)
+
+
+@teal.signature(inputs={"words": ("BYTES", (None,))}, outputs={"count": ("int64", ())}, pure=True)
+def how_many(words: Array) -> int:
+    return len(words)
+
+
+@teal.signature(inputs={"path": ("BYTES", (None,))}, outputs={"pid": ("int64", ())}, pure=True)
+def dies_once(path: Array) -> int:
+    """Dies when the file does not exist, having made it."""
+    file = Path(text_of(path))
+    if not file.exists():
+        file.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+# ---- what runs together --------------------------------------------------------------------------------------------
+
+
+@teal.signature(
+    inputs={"x": ("float32", ("batch", "n"))},
+    outputs={"y": ("float32", ("batch", "n")), "rows": ("int64", ("batch",))},
+    pure=True,
+)
+def rowwise(x: Array) -> Any:
+    """Twice each row, and how many rows there were in the run; fails at a negative number."""
+    if (x < 0).any():
+        raise ValueError("a negative number")
+    return x * 2, np.full(len(x), len(x))
+
+
+@teal.signature(inputs={"x": ("float32", ("batch", 2))}, outputs={"y": ("float32", ("batch", 2))}, pure=True)
+def deadly(x: Array) -> Array:
+    """Takes its worker with it at a negative number."""
+    if (x < 0).any():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x + 1

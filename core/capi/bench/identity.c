@@ -1,11 +1,13 @@
 /* Times laika_infer on builtin:identity, whole calls as a C program makes them, and prints one line of JSON.
  *
- *     laika-bench ADDRESS BYTES CALLS CORE
+ *     laika-bench ADDRESS BYTES CALLS CORE [turns]
  *
  * Theory of operation: three ways. in_place: input and output are the same shared memory, which identity's signature allows, so that
  * nothing but the call itself passes between the cores, as in Teal's other identity figures. moved: the output is other shared
- * memory, so that the worker fetches and writes the bytes. copied: both lie on the heap, one counted copy each way. Every call is timed by itself with CLOCK_MONOTONIC; what reading it twice costs is measured too and stated, not
- * subtracted. The input is written anew before each call, outside of the time. CORE -1: wherever the system puts it.
+ * memory, so that the worker fetches and writes the bytes. copied: both lie on the heap, one counted copy each way. Every call is timed
+ * by itself with CLOCK_MONOTONIC; what reading it twice costs is measured too and stated, not subtracted. The input is written anew
+ * before each call, outside of the time. CORE -1: wherever the system puts it. turns: before and after each way a line "begin" or
+ * "end" is printed and a line is read, so that whoever started this can tell what each way costs.
  */
 #define _GNU_SOURCE
 #include <laika.h>
@@ -21,6 +23,15 @@ static uint64_t now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static int turns;
+
+static void turn(const char *which) {
+    if (!turns) return;
+    printf("%s\n", which);
+    fflush(stdout);
+    if (getchar() == EOF) exit(1);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -43,6 +54,7 @@ static void print_times(const char *name, uint64_t *times, size_t n) {
 static void measure(laika_model_t model, unsigned char *in, unsigned char *out, int64_t bytes, uint64_t *times, size_t n) {
     const laika_tensor_t input = {in, LAIKA_UINT8, 1, {bytes}};
     laika_tensor_t output = {out, LAIKA_UINT8, 1, {bytes}};
+    turn("begin");
     for (size_t i = 0; i < n + n / 10; ++i) { /* the first tenth warms up */
         in[0] = (unsigned char)i;
         const uint64_t start = now();
@@ -55,11 +67,12 @@ static void measure(laika_model_t model, unsigned char *in, unsigned char *out, 
         }
         if (i >= n / 10) times[i - n / 10] = end - start;
     }
+    turn("end");
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) {
-        fprintf(stderr, "usage: laika-bench ADDRESS BYTES CALLS CORE\n");
+    if (argc != 5 && (argc != 6 || strcmp(argv[5], "turns") != 0)) {
+        fprintf(stderr, "usage: laika-bench ADDRESS BYTES CALLS CORE [turns]\n");
         return 2;
     }
     const int64_t bytes = strtoll(argv[2], NULL, 10);
@@ -86,27 +99,29 @@ int main(int argc, char **argv) {
     need(laika_model_load("builtin:identity", LAIKA_MODEL_DEFAULT, &model));
     need(laika_shm_alloc(2 * half, LAIKA_SHM_INPUT | LAIKA_SHM_OUTPUT, &shm));
     need(laika_shm_map(shm, &shared));
-    uint64_t *times = malloc(n * sizeof *times), clock[1001];
+    uint64_t *times = malloc(3 * n * sizeof *times), clock[1001];
     unsigned char *own = calloc(2, (size_t)bytes);
     if (times == NULL || own == NULL) return 1;
     for (int i = 0; i < 1001; ++i) {
         const uint64_t start = now();
         clock[i] = now() - start;
     }
-    printf("{\"bytes\": %" PRId64 ", \"calls\": %zu, ", bytes, n);
+    uint64_t *in_place = times, *moved = times + n, *copied = times + 2 * n;
+    laika_statistics_t before, after;
+    turns = argc == 6;
+    measure(model, shared, shared, bytes, in_place, n);
+    measure(model, shared, (unsigned char *)shared + half, bytes, moved, n);
+    need(laika_statistics(&before, sizeof before));
+    measure(model, own, own + bytes, bytes, copied, n);
+    need(laika_statistics(&after, sizeof after));
+    printf("{\"bytes\": %" PRId64 ", \"calls\": %zu, \"warm\": %zu, ", bytes, n, n / 10);
     print_times("clock", clock, 1001);
     printf(", ");
-    measure(model, shared, shared, bytes, times, n);
-    print_times("in_place", times, n);
+    print_times("in_place", in_place, n);
     printf(", ");
-    measure(model, shared, (unsigned char *)shared + half, bytes, times, n);
-    laika_statistics_t before, after;
-    need(laika_statistics(&before, sizeof before));
-    print_times("moved", times, n);
+    print_times("moved", moved, n);
     printf(", ");
-    measure(model, own, own + bytes, bytes, times, n);
-    need(laika_statistics(&after, sizeof after));
-    print_times("copied", times, n);
+    print_times("copied", copied, n);
     printf(", \"copies_shared\": %" PRIu64 ", \"copies_copied\": %" PRIu64 "}\n", before.copies_in + before.copies_out, after.copies_in + after.copies_out);
     need(laika_finalize());
     free(times);

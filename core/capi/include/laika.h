@@ -45,7 +45,7 @@ extern "C" {
 #endif
 
 /* The version of this header. laika_version() is that of the library: equal upper 16 bits belong together. */
-#define LAIKA_VERSION 0x00010000u
+#define LAIKA_VERSION 0x00010001u
 
 #define LAIKA_MAX_DIMS 8
 #define LAIKA_MAX_NAME 128
@@ -69,7 +69,7 @@ typedef enum laika_status {
     LAIKA_ERR_KERNEL = 15,          /* the model ran and reported an error; the message is its own */
     LAIKA_ERR_WORKER_DIED = 16,     /* the process that ran the request ended; the host replaces it: try again */
     LAIKA_ERR_TOO_SMALL = 17,       /* an output needs more bytes than its shape gives; its shape now says how many */
-    LAIKA_ERR_UNSUPPORTED = 18,     /* a model that this library cannot call (strings, more than 8 dimensions) */
+    LAIKA_ERR_UNSUPPORTED = 18,     /* a model that this library cannot call (more than 8 dimensions, an unknown dtype) */
     LAIKA_ERR_MEMORY = 19,          /* this process is out of memory */
     LAIKA_ERR_INTERNAL = 20         /* our fault, or the host's: please report it with the message */
 } laika_status_t;
@@ -92,7 +92,8 @@ typedef enum laika_dtype {
     LAIKA_COMPLEX128 = 14,
     LAIKA_BFLOAT16 = 15,
     LAIKA_FLOAT8_E4M3FN = 16,
-    LAIKA_FLOAT8_E5M2 = 17
+    LAIKA_FLOAT8_E5M2 = 17,
+    LAIKA_BYTES = 18      /* strings: `data` is an array of laika_bytes_t */
 } laika_dtype_t;
 
 /* Flags. Unknown ones are refused. */
@@ -116,11 +117,27 @@ typedef struct laika_tensor {
     int64_t shape[LAIKA_MAX_DIMS];
 } laika_tensor_t;
 
+/* One string of a LAIKA_BYTES tensor: any bytes. In an input, no zero is needed at its end. In an output it lies in memory that the call
+ * made, followed by a zero that does not count, until laika_bytes_free. */
+typedef struct laika_bytes {
+    const void *data;
+    uint64_t size;
+} laika_bytes_t;
+
+/* Where, for the functions that end in _with. More may follow at its end: size says how much of it the caller knows. */
+typedef struct laika_options {
+    size_t size;          /* sizeof(laika_options_t) */
+    const char *pool;     /* a pool of the host (`teal serve --pool NAME`); NULL: as without options */
+} laika_options_t;
+
 /* ---- begin and end ------------------------------------------------------------------------------------------------ */
 
 /* Connects to a host. address: NULL for this user's (or what the environment's TEAL_HOST says), a name given to `teal serve
  * --name`, an abstract address ("@teal/1000/big") or a path. A host of another user is refused unless its address is given. */
 laika_status_t laika_init(const char *address, unsigned flags);
+
+/* The same with options (NULL: none). pool: where models and memory of this process are when they do not say; else "default". */
+laika_status_t laika_init_with(const char *address, unsigned flags, const laika_options_t *options);
 
 /* Ends every wait, unloads what only this process used, frees its shared memory: pointers into it are then invalid. */
 laika_status_t laika_finalize(void);
@@ -129,6 +146,9 @@ laika_status_t laika_finalize(void);
 
 /* Zeroed memory that this process and the workers share. flags: LAIKA_SHM_INPUT, LAIKA_SHM_OUTPUT or both. */
 laika_status_t laika_shm_alloc(size_t bytes, unsigned flags, laika_shm_t *shm);
+
+/* The same with options. pool: whose workers share it; models in other pools get copies of tensors in it. */
+laika_status_t laika_shm_alloc_with(size_t bytes, unsigned flags, const laika_options_t *options, laika_shm_t *shm);
 
 /* Its address in this process: the same each time, aligned to 256 bytes, to a page from 4096 bytes on. Each map wants an unmap. */
 laika_status_t laika_shm_map(laika_shm_t shm, void **data);
@@ -155,6 +175,10 @@ typedef struct laika_spec {
  * has unloaded it or is gone; models that were loaded by others (`teal load`) stay. */
 laika_status_t laika_model_load(const char *source, unsigned flags, laika_model_t *model);
 
+/* The same with options. pool: whose workers run it. A model that is loaded under this name in another pool is LAIKA_ERR_INVALID; files,
+ * builtins and functions have a name of their own in each pool that is named. Without: the pool that the name is in, else laika_init's. */
+laika_status_t laika_model_load_with(const char *source, unsigned flags, const laika_options_t *options, laika_model_t *model);
+
 /* The handle ends; calls in flight finish first. */
 laika_status_t laika_model_unload(laika_model_t model);
 
@@ -165,7 +189,8 @@ laika_status_t laika_model_outputs(laika_model_t model, laika_spec_t *specs, siz
 /* ---- calls -------------------------------------------------------------------------------------------------------- */
 
 /* Runs the model on the inputs, in its order, and returns when the outputs are written. The dtype and shape of an output say
- * how large its memory is; where the model makes another shape that fits, they are updated to what it made. */
+ * how large its memory is; where the model makes another shape that fits, they are updated to what it made. The shape of an
+ * output of strings says for how many its array has room; each call makes new memory for their bytes. */
 laika_status_t laika_infer(laika_model_t model, const laika_tensor_t *inputs, size_t n_inputs, laika_tensor_t *outputs, size_t n_outputs);
 
 /* The same without waiting. Inputs that are copied are copied now. The array `outputs` and its memory must stay until laika_wait
@@ -197,6 +222,16 @@ laika_status_t laika_event_destroy(laika_event_t event);
 /* laika_infer_async that begins only once all `n_after` events (at most 7) have come. */
 laika_status_t laika_infer_after(laika_model_t model, const laika_tensor_t *inputs, size_t n_inputs, laika_tensor_t *outputs, size_t n_outputs,
                                  const laika_event_t *after, size_t n_after, laika_call_t *call);
+
+/* The same, and only once all `n_calls` calls have ended well; ends with LAIKA_ERR_CANCELLED when one did otherwise. Of this process and
+ * the model's pool, begun and not yet waited for to the end; at most 7 events and calls. Inputs that are copied are copied now, so
+ * what a call makes for the next one has to lie in shared memory. */
+laika_status_t laika_infer_after_all(laika_model_t model, const laika_tensor_t *inputs, size_t n_inputs, laika_tensor_t *outputs, size_t n_outputs,
+                                     const laika_event_t *events, size_t n_events, const laika_call_t *calls, size_t n_calls, laika_call_t *call);
+
+/* Gives back the strings that a call put into an output, and empties its elements; with the tensor as the call left it, at any time.
+ * What no call put there, or was given back, is refused. */
+laika_status_t laika_bytes_free(laika_tensor_t *tensor);
 
 /* ---- what happened ------------------------------------------------------------------------------------------------ */
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import teal
 from teal import bpf
+from teal.bench.energy import Effort, Meter
 from teal.bench.report import Promise, Report
 
 BAR = "laika.bpf.roundtrip.p50_us"
@@ -38,6 +39,7 @@ class Trips:
     ns: list[int]
     lost: int  # no slot, or no verdict within the wait
     failed: int
+    effort: Effort | None = None  # of all events, answered or not: this process, in the kernel too, and its children
 
 
 def round_trips(
@@ -63,14 +65,17 @@ def round_trips(
             event: Callable[[], object] = ctypes.CDLL(None).getppid if tracepoint else lambda: programs.run("run_once")
             if tracepoint:
                 programs.attach()
+            meter = Meter()
+            meter.start([os.getpid()])
             for _ in range(min(n, _MOST)):
                 event()
+            effort = meter.stop()
             programs.detach()
         finally:
             os.sched_setaffinity(0, before)
         *_, taken, lost, failed = _CONTROL.unpack(programs.read("control"))
         samples = np.frombuffer(programs.read("samples"), np.uint32)[: min(taken, _MOST)]
-    return Trips(samples.tolist(), lost, failed)
+    return Trips(samples.tolist(), lost, failed, effort)
 
 
 def measure(report: Report, *, quick: bool = False) -> None:
@@ -88,7 +93,7 @@ def measure(report: Report, *, quick: bool = False) -> None:
     n = 5_000 if quick else 60_000
     spinning = _trips(n, "10ms", cores)
     note = f"31 floats in, builtin sum, verdict read; {spinning.lost} of {n} events without one in time"
-    row = report.add("worker spinning", GROUP, spinning.ns, note)
+    row = report.add("worker spinning", GROUP, spinning.ns, note, spinning.effort, n)
     report.judge(
         BAR,
         row.p50_us,
@@ -96,7 +101,8 @@ def measure(report: Report, *, quick: bool = False) -> None:
         ok=None if spinning.failed == 0 else False,
     )
     asleep = _trips(n // 20, 0, cores, patience=2_000_000)
-    report.add("worker asleep", GROUP, asleep.ns, "woken through the bell: ring buffer, epoll, futex")
+    note = "woken through the bell: ring buffer, epoll, futex"
+    report.add("worker asleep", GROUP, asleep.ns, note, asleep.effort, n // 20)
 
 
 def _trips(n: int, idle: str | float, cores: list[int], patience: int = 100_000) -> Trips:

@@ -3,7 +3,8 @@
 Theory of operation: a host of our own with one worker on one core, and ``laika-bench`` (core/capi/bench/identity.c,
 built and installed with the library) on another; it times each call itself and prints JSON. The echo of one line
 between the two cores, measured before and after, is the floor that a call stands on: it differs by a factor of four
-with where a virtual machine's cores lie, so a row without it says little.
+with where a virtual machine's cores lie, so a row without it says little. The program takes its ways in turns with us
+("begin", "end", and a line back each time), so that what each of them costs can be read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from teal import _core
+from teal.bench.energy import Effort, Meter
 from teal.cli import config
 from teal.errors import InternalError
 
@@ -36,6 +38,8 @@ class Row:
     floor_us: float
     clock_us: float  # reading the clock twice, which is in the numbers
     copies: int  # over all calls of this row
+    cpu_s_per_1000: float  # of the program and the host, untimed calls included
+    j_per_1000: float | None  # of the machine's packages, where they can be read
 
 
 def rows(calls: int = 100_000, nbytes: int = 64, cores: tuple[int, int] | None = None) -> list[Row]:
@@ -48,12 +52,19 @@ def rows(calls: int = 100_000, nbytes: int = 64, cores: tuple[int, int] | None =
     usable = sorted(os.sched_getaffinity(0))
     client, worker = cores or (usable[0], usable[1 % len(usable)])
     floor = _floor(client, worker)
-    found = _run(program, calls, nbytes, client, worker)
+    found, efforts = _run(program, calls, nbytes, client, worker)
     floor = min(floor, _floor(client, worker))
     return [
-        _row("laika.c.identity", found, "in_place", found["copies_shared"], floor),
-        _row("laika.c.identity.moved", found, "moved", found["copies_shared"], floor),
-        _row("laika.c.identity.copied", found, "copied", found["copies_copied"] - found["copies_shared"], floor),
+        _row("laika.c.identity", found, "in_place", found["copies_shared"], floor, efforts[0]),
+        _row("laika.c.identity.moved", found, "moved", found["copies_shared"], floor, efforts[1]),
+        _row(
+            "laika.c.identity.copied",
+            found,
+            "copied",
+            found["copies_copied"] - found["copies_shared"],
+            floor,
+            efforts[2],
+        ),
     ]
 
 
@@ -64,7 +75,7 @@ def _floor(client: int, worker: int) -> float:
     return echoes[len(echoes) // 2] / 1e3
 
 
-def _run(program: Path, calls: int, nbytes: int, client: int, worker: int) -> dict[str, Any]:
+def _run(program: Path, calls: int, nbytes: int, client: int, worker: int) -> tuple[dict[str, Any], list[Effort]]:
     name = f"bench-capi-{os.getpid()}"
     serve = [sys.executable, "-c", "from teal.cli import main; main()", "serve", "--name", name]
     serve += ["--cores", str(worker), "--idle", "10ms"]
@@ -74,18 +85,38 @@ def _run(program: Path, calls: int, nbytes: int, client: int, worker: int) -> di
             line = host.stdout.readline()
             if "ready" not in line:
                 raise InternalError(f"the host of the bench did not start: {line.strip()}")
-            command = [str(program), name, str(nbytes), str(calls), str(client)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise InternalError(f"laika-bench: {done.stderr.strip()}")
-            found: dict[str, Any] = json.loads(done.stdout)
-            return found
+            return _turns([str(program), name, str(nbytes), str(calls), str(client), "turns"], host.pid)
         finally:
             host.terminate()
 
 
-def _row(bar: str, found: dict[str, Any], part: str, copies: int, floor: float) -> Row:
+def _turns(command: list[str], host: int) -> tuple[dict[str, Any], list[Effort]]:
+    """What the program found, and what each of its ways cost."""
+    pipe = subprocess.PIPE
+    efforts: list[Effort] = []
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        meter, line = Meter(), ""
+        for line in process.stdout:
+            if line == "begin\n":
+                meter.start([process.pid, host])
+            elif line == "end\n":
+                efforts.append(meter.stop())
+            else:
+                break
+            process.stdin.write("\n")
+            process.stdin.flush()
+        if process.wait() != 0 or len(efforts) != 3:
+            raise InternalError(f"laika-bench: {process.stderr.read().strip()}")
+        found: dict[str, Any] = json.loads(line)
+        return found, efforts
+
+
+def _row(bar: str, found: dict[str, Any], part: str, copies: int, floor: float, effort: Effort) -> Row:
     times = found[part]
+    calls = found["calls"] + found["warm"]
     return Row(
         bar,
         found["bytes"],
@@ -96,6 +127,8 @@ def _row(bar: str, found: dict[str, Any], part: str, copies: int, floor: float) 
         floor,
         found["clock"]["p50_ns"] / 1e3,
         copies,
+        effort.cpu / calls * 1000,
+        None if effort.joules is None else effort.joules / calls * 1000,
     )
 
 

@@ -23,6 +23,8 @@ import numpy as np
 import teal
 
 from . import models
+from .energy import Meter
+from .lanes import Times
 from .machine import Cores
 from .report import Promise, Report, percentile
 
@@ -36,8 +38,9 @@ MOST_CALLS = 2000
 def measure(report: Report, cores: Cores, *, blocks: int = 20) -> None:
     """Adds the rows and judges the bar. Raises TealError where Teal does not start."""
     before = os.sched_getaffinity(0)
-    alone, beside = [array("q")], [array("q")]
+    alone, beside = Times(), Times()
     shares = []
+    meter = Meter()
     with teal.Host(cores=[cores.worker]) as host:
         model = host.load("mlp", models.mlp(), threads=1)
         given = model.new_inputs(batch=1)
@@ -50,20 +53,24 @@ def measure(report: Report, cores: Cores, *, blocks: int = 20) -> None:
             os.sched_setaffinity(0, {cores.client})
             try:
                 for _ in range(blocks):
-                    alone.append(_calls(call, None, 500))
+                    meter.start([os.getpid()])
+                    alone.blocks.append(_calls(call, None, 500))
+                    alone.spent(500, meter.stop())
                     _tell(flooder.stdin)
                     if flooder.stdout.readline() != b"filled\n":
                         raise RuntimeError("the flooding client ended")
+                    meter.start([os.getpid()])
                     _tell(flooder.stdin)
                     samples = _calls(call, flooder.stdout, MOST_CALLS)
-                    beside.append(samples)
+                    beside.spent(len(samples), meter.stop())
+                    beside.blocks.append(samples)
                     shares.append(len(samples))
                     if flooder.stdout.readline() != b"drained\n":
                         raise RuntimeError("the flooding client ended")
             finally:
                 os.sched_setaffinity(0, before)
                 flooder.stdin.close()
-    _judge(report, alone[1:], beside[1:], shares)
+    _judge(report, alone, beside, shares)
 
 
 def _tell(stream: IO[bytes]) -> None:
@@ -85,13 +92,12 @@ def _calls(call: object, until: IO[bytes] | None, most: int) -> array[int]:
     return samples
 
 
-def _judge(report: Report, alone: list[array[int]], beside: list[array[int]], shares: list[int]) -> None:
-    rows = {}
-    for name, blocks in (("alone", alone), ("flooded", beside)):
-        every = [ns for block in blocks for ns in block]
-        rows[name] = report.add(f"victim {name}", GROUP, every, f"MLP 64-64-8, prepared; {REQUESTS} requests flood")
+def _judge(report: Report, alone: Times, beside: Times, shares: list[int]) -> None:
+    flood = f"; {REQUESTS} requests flood, and count in its CPU time"
+    for name, times in (("alone", alone), ("flooded", beside)):
+        report.add_times(f"victim {name}", GROUP, times, "MLP 64-64-8, prepared" + flood * (name == "flooded"))
     ratios = []
-    for quiet, loud in zip(alone, beside, strict=True):
+    for quiet, loud in zip(alone.blocks, beside.blocks, strict=True):
         a, b = percentile(sorted(quiet), 0.99), percentile(sorted(loud), 0.99)
         if a and b:
             ratios.append(b / a)

@@ -219,7 +219,8 @@ def from_c(report: Report, cores: machine.Cores, quick: bool) -> None:
     calls = 20_000 if quick else 100_000
     for row in capi.rows(calls, BYTES, (cores.client, cores.worker)):
         note = f"{row.copies} copies in {row.calls} calls; echo floor {row.floor_us:.2f} µs"
-        report.rows.append(Row(row.bar, "C client", row.calls, row.p50_us, row.p99_us, row.p999_us, note))
+        times = row.p50_us, row.p99_us, row.p999_us
+        report.rows.append(Row(row.bar, "C client", row.calls, *times, note, row.cpu_s_per_1000, row.j_per_1000))
         if row.bar == "laika.c.identity":
             report.judge("laika.c.identity.p50_us", row.p50_us, note=f"in place; echo floor {row.floor_us:.2f} µs")
 

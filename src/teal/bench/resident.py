@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from teal.kernel.systems import LOADS, file, reference
 from teal.kernel.systems.task import task_of
 
 from . import systems
+from .lanes import Times
 from .report import Promise, Report, Row
 
 if TYPE_CHECKING:
@@ -49,28 +50,16 @@ ONE_BY_ONE = "cpu"
 _ALIGN = 4096
 
 
-def numpy_path(load: str, model: bytes, x: systems.Array, n: int) -> Sequence[int]:
+def numpy_path(load: str, model: bytes, x: systems.Array, n: int) -> Times:
     weights = file.view(model).tensors
-    return _timed(lambda: reference.REFERENCES[load](weights, x), n)
-
-
-def _timed(call: Callable[[], Any], n: int) -> list[int]:
-    clock = time.perf_counter_ns
-    for _ in range(max(3, n // 10)):
-        call()
-    samples = []
-    for _ in range(n):
-        start = clock()
-        call()
-        samples.append(clock() - start)
-    return samples
+    return systems.timed(lambda: reference.REFERENCES[load](weights, x), n)
 
 
 def launch_path(opened: Device, copying: Copying) -> systems.Sweep:
     """Launches of a device that is open in this process."""
     built: dict[str, Program] = {}
 
-    def run(load: str, model: bytes, x: systems.Array, n: int) -> Sequence[int]:
+    def run(load: str, model: bytes, x: systems.Array, n: int) -> Times:
         known, task = LOADS[load], task_of(load)
         fd = file.seal(model)
         try:
@@ -92,7 +81,7 @@ def launch_path(opened: Device, copying: Copying) -> systems.Sweep:
         whole = Place(weights, offset, weights.region.nbytes - offset)
         launch = built[load].prepare(Task(whole, given, scores, verdict, batch), copying)
         try:
-            return _timed(launch.run, n)
+            return systems.timed(launch.run, n)
         finally:
             del launch
             weights.close()
@@ -109,7 +98,7 @@ def resident_path(host: Any, name: str) -> systems.Sweep:
 
     held: dict[bytes, Any] = {}
 
-    def run(load: str, model: bytes, x: systems.Array, n: int) -> Sequence[int]:
+    def run(load: str, model: bytes, x: systems.Array, n: int) -> Times:
         if model not in held:
             held.clear()
             with TemporaryDirectory() as folder:
@@ -121,11 +110,11 @@ def resident_path(host: Any, name: str) -> systems.Sweep:
         given["x"].numpy()[:] = x
         call = loaded.prepare(**given)
         before = loaded.statistics().paths["direct"]
-        samples = _timed(call, n)
+        times = systems.timed(call, n)
         direct = loaded.statistics().paths["direct"] - before
         if direct < n * 0.9:
             raise RuntimeError(f"{name}, {load}, batch {len(x)}: {direct} of {n} calls went directly")
-        return samples
+        return times
 
     return run
 
@@ -173,7 +162,7 @@ def measure(
         except TealError as error:
             report.absent(f"{name} resident loads", name, str(error).splitlines()[0])
             continue
-        report.rows += [Row(row.name, name, row.n, row.p50_us, row.p99_us, row.p999_us, row.note) for row in rows]
+        report.rows += [replace(row, group=name) for row in rows]
         found[runtime] = rows
     judge(report, found)
 

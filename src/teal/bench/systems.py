@@ -1,8 +1,9 @@
 """Batch sweeps of the systems loads: what a batch takes on each path, and from which batch on a device pays.
 
-A path is a function: (load, a model file, a batch of ``x``, n) → nanoseconds of n runs. Two are here: ``kernel_path``,
-the kernel alone in this process, and ``call_path``, prepared calls of a resident model. Paths through a device are the
-caller's. All paths of a sweep take turns, batch by batch, after untimed runs.
+A path is a function: (load, a model file, a batch of ``x``, n) → the times of n runs, and the CPU time of this process
+and its children meanwhile. Two are here: ``kernel_path``, the kernel alone in this process, and ``call_path``, prepared
+calls of a resident model. Paths through a device are the caller's. All paths of a sweep take turns, batch by batch,
+after untimed runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import os
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +23,8 @@ import numpy.typing as npt
 from teal import _core
 from teal.kernel.systems import LOADS, file
 
+from .energy import Meter
+from .lanes import Times
 from .report import Row, row_of
 
 GROUP = "systems"
@@ -47,9 +51,34 @@ Array = npt.NDArray[Any]
 
 
 class Sweep(Protocol):
-    """Nanoseconds of each of ``n`` runs of a batch."""
+    """``n`` runs of a batch: one block."""
 
-    def __call__(self, load: str, model: bytes, x: Array, n: int) -> Sequence[int]: ...
+    def __call__(self, load: str, model: bytes, x: Array, n: int) -> Times: ...
+
+
+def measured(run: Callable[[int], Sequence[int]], n: int, warm: int) -> Times:
+    """``n`` runs after ``warm`` untimed ones: their ns, and what all of them cost."""
+    meter = Meter()
+    meter.start([os.getpid()])
+    run(warm)
+    samples = array("q", run(n))
+    times = Times([samples])
+    times.spent(warm + n, meter.stop())
+    return times
+
+
+def timed(call: Callable[[], Any], n: int) -> Times:
+    """The same of a call."""
+
+    def run(times: int) -> Sequence[int]:
+        clock, samples = time.perf_counter_ns, []
+        for _ in range(times):
+            start = clock()
+            call()
+            samples.append(clock() - start)
+        return samples
+
+    return measured(run, n, max(3, n // 10))
 
 
 def random_model(load: str, seed: int = 0) -> bytes:
@@ -77,7 +106,7 @@ def random_inputs(load: str, batch: int, seed: int = 0) -> Array:
     return random.normal(size=(batch, known.columns)).astype(np.float32)
 
 
-def kernel_path(load: str, model: bytes, x: Array, n: int) -> Sequence[int]:
+def kernel_path(load: str, model: bytes, x: Array, n: int) -> Times:
     """The kernel alone, in this process: no call around it."""
     fd = file.seal(model)
     try:
@@ -86,14 +115,17 @@ def kernel_path(load: str, model: bytes, x: Array, n: int) -> Sequence[int]:
         os.close(fd)
     scores = np.empty((len(x), LOADS[load].classes), LOADS[load].weights)
     verdict = np.empty(len(x), np.int32)
-    network.measure(x, scores, verdict, max(1, n // 10))
-    return [round(ns) for ns in network.measure(x, scores, verdict, n)]
+
+    def run(times: int) -> Sequence[int]:
+        return [round(ns) for ns in network.measure(x, scores, verdict, times)]
+
+    return measured(run, n, max(1, n // 10))
 
 
 def call_path(host: Any) -> Sweep:
     """Prepared calls of a model that is resident in ``host``, a teal.Host; the input lies in place."""
 
-    def run(load: str, model: bytes, x: Array, n: int) -> Sequence[int]:
+    def run(load: str, model: bytes, x: Array, n: int) -> Times:
         name = f"bench-{load.replace('+', '-')}"
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.safetensors"
@@ -102,15 +134,7 @@ def call_path(host: Any) -> Sweep:
         try:
             given = resident.new_inputs(x=x.shape)
             given["x"].numpy()[:] = x
-            call = resident.prepare(**given)
-            for _ in range(max(1, n // 10)):
-                call()
-            samples = []
-            for _ in range(n):
-                start = time.perf_counter_ns()
-                call()
-                samples.append(time.perf_counter_ns() - start)
-            return samples
+            return timed(resident.prepare(**given), n)
         finally:
             host.unload(name)
 
@@ -138,8 +162,9 @@ def sweep(
         x = random_inputs(load, batch)
         for name, path in paths.items():
             say(f"{load}, {name}, batch {batch}")
-            samples = path(load, model, x, repeats(load, batch, seconds))
-            rows.append(row_of(f"{load} {name} {batch}", GROUP, samples, f"{samples_rate(samples, batch)} items/s"))
+            times = path(load, model, x, repeats(load, batch, seconds))
+            note = f"{samples_rate(times.all(), batch)} items/s"
+            rows.append(row_of(f"{load} {name} {batch}", GROUP, times.all(), note, times.effort, times.calls))
     return rows
 
 

@@ -78,3 +78,71 @@ def laika(as_json: bool, quick: bool) -> None:
         click.echo(report.as_json())
     else:
         Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
+
+
+@command.command(name="models")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--quick", is_flag=True, help="Fewer calls: some minutes, wider errors.")
+@click.option("--models", "names", metavar="NAME,…", default="", help="Only these [default: all]; --list names them.")
+@click.option("--batches", metavar="N,…", default="1", show_default=True, help="Batches, from 1 to 64.")
+@click.option("--no-compile", is_flag=True, help="Without torch.compile, whose first call takes up to minutes.")
+@click.option("--resume", is_flag=True, help="Take what an interrupted run of today had finished.")
+@click.option("--list", "listed", is_flag=True, help="Print the models and end.")
+@click.option("--cache", type=click.Path(file_okay=False, path_type=Path),
+              help="Folder of the models' files, 3 GB  [default: teal/bench-models in the user's cache].")  # fmt: skip
+@click.option("--venv", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="The rivals' environment; by default .venv-bench here or beside Teal's.")  # fmt: skip
+def models(
+    as_json: bool,
+    quick: bool,
+    names: str,
+    batches: str,
+    no_compile: bool,
+    resume: bool,
+    listed: bool,
+    cache: Path | None,
+    venv: Path | None,
+) -> None:
+    """Ordinary models from another process, beside PyTorch servers, PyTorch, torch.compile, onnxruntime and OpenVINO.
+
+    Takes twenty minutes on two cores, which should be quiet, and longer the first time, when the models are made and
+    tuned. The form of the result is that of `teal bench call`.
+
+    \b
+    Examples:
+      teal bench models
+      teal bench models --models mlp,resnet50 --batches 1,8 --json > models.json
+    """
+    from rich.console import Console
+
+    from teal.bench.lanes import LaneError
+    from teal.bench.models import bench
+    from teal.bench.rivals import zoo
+
+    if listed:
+        for entry in zoo.ENTRIES:
+            click.echo(f"{entry.name:16} {entry.title}{f': {entry.note}' if entry.note else ''}")
+        return
+    chosen = _words(names, "--models", tuple(zoo.ZOO))
+    numbers = [int(word) for word in _words(batches, "--batches", tuple(map(str, range(1, 65))))]
+    with Console(stderr=True).status("measuring") as status:
+        try:
+            report = bench.measure(
+                models=chosen, batches=numbers, quick=quick, compiled=not no_compile, resume=resume, venv=venv,
+                cache=cache, progress=lambda what: status.update(f"measuring: {what}"),
+            )  # fmt: skip
+        except (LaneError, RuntimeError) as error:
+            raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(report.as_json())
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
+
+
+def _words(text: str, option: str, known: tuple[str, ...]) -> list[str]:
+    """The words of a list with commas. Raises UsageError for one that is not known."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    for word in found:
+        if word not in known:
+            raise click.UsageError(f"{option}: {word!r}, expected some of {', '.join(known)}")
+    return found

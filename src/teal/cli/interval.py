@@ -56,7 +56,8 @@ class Version(ModelStatistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client(ClientStatistics):
-    """A client's session with a pool. requests: since it connected. stages (copy, wake, total): of the interval."""
+    """A client's session with a pool. requests: since it connected. stages (copy, wake, total; of a BPF session also
+    queue and run, as workers saw them): of the interval."""
 
     requests_per_s: float
 
@@ -66,7 +67,7 @@ class Interval(Totals):
     """interval_s: between the looks, on the host's clock; since_start: the first look was the host's start.
 
     unattributed: calls, since the host's start, whose callers had no room left to count them by model (a client counts
-    15 models apart): they are missing in what callers count.
+    63 models apart): they are missing in what callers count.
     """
 
     interval_s: float
@@ -128,7 +129,13 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
         direct = numbers.get("direct", 0)
         batches = {int(batch): path for batch, path in m["batches"].items()}
         found = {**numbers, **m, "requests": numbers["requests"] + direct}
-        more = {"paths": paths_of(numbers, direct), "batches": batches, "stages": stages}
+        more = {
+            "paths": paths_of(numbers, direct),
+            "batches": batches,
+            "stages": stages,
+            "relayed": numbers.get("relayed", 0),
+            "runs_together": numbers["batches"],
+        }
         made.append(filled(Version, found, requests_per_s=rate, **more))
     return tuple(made)
 
@@ -148,7 +155,7 @@ def _with_callers(
     seen = after["callers"].get(key) or callers.summed([])
     then = ({} if before is None else before["callers"].get(key)) or {}
     numbers = dict(new)
-    numbers["direct"] = seen["direct"]
+    numbers["direct"], numbers["relayed"] = seen["direct"], seen["relayed"]
     numbers["copies_in"] += seen["copies_in"]
     numbers["bytes_copied"] += seen["bytes_in"]
     grown = {stage: added(then.get(stage, ()), seen[stage]) for stage in callers.STAGES}

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     help="Device of a systems load (opencl, cuda …) or of OpenVINO (GPU, NPU) [default: the CPU]",
 )
 @click.option("--path", type=click.Choice(["auto", "apk", "pl", "cpu"]), help="How the device runs it [default: auto]")
+@click.option("--concurrency", type=int, metavar="N", help="Workers that run it at once, at most [default: any number]")
 @click.option("--digest", metavar="SHA256", help="What the file's SHA-256 must be.")
+@click.option(
+    "--tuned/--no-tuned", default=None, help="What teal tune kept must be used, or must not [default: if there]."
+)
 @click.option("--timeout", default="120s", show_default=True, callback=options.seconds, metavar="TIME",
               help="How long it may take.")  # fmt: skip
 @options.host_option
@@ -54,7 +58,9 @@ def command(
     engine: tuple[str, ...],
     device: str | None,
     path: str | None,
+    concurrency: int | None,
     digest: str | None,
+    tuned: bool | None,
     timeout: float,
     host: str | None,
     as_json: bool,
@@ -92,6 +98,8 @@ def command(
             device=device,
             path=path,
             digest=digest,
+            concurrency=concurrency,
+            tuned=tuned,
         )
         info, note = model.info, model.statistics().note
     if as_json:
@@ -101,7 +109,7 @@ def command(
 
 
 def _draw(info: ModelInfo, note: str) -> None:
-    """note: what could not be had of what was asked for."""
+    """note: what was tuned, and what could not be had of what was asked for."""
     console = draw.console()
     kind = info.kernel if info.digest else draw.printable(f"{info.kernel} {info.source}")
     kind += f" ({info.precision}, threads {info.threads})" if info.precision else ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from teal import _core
 from teal.cli import draw, options
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def _remarks(found: Interval) -> list[str]:
         remarks.append("* copy, wake and total: as callers saw them, of all versions of the name since it came")
     if found.unattributed:
         remarks.append(
-            f"{found.unattributed:,} calls are in no row's copy, wake and total: a client counts 15 models apart"
+            f"{found.unattributed:,} calls are in no row's copy, wake and total: a client counts "
+            f"{_core.MODELS_COUNTED_APART} models apart"
         )
     gone = sum(pool.sessions_gone for pool in found.pools)
     if gone:
@@ -167,7 +169,8 @@ def _clients(found: Interval) -> Table:
     for c in found.clients:
         pool = "" if len(found.pools) < 2 else f" {c.pool}"
         cells = [f"{c.pid}{pool}", str(c.uid), draw.rate(c.requests_per_s), str(c.in_flight), draw.size(c.bytes)]
-        _stage_rows(table, cells, c.stages, ("wake", "total"))
+        # A BPF program has no clock of ours: of its calls there is what the workers saw.
+        _stage_rows(table, cells, c.stages, ("queue", "run") if "queue" in c.stages else ("wake", "total"))
     return table
 
 

@@ -1,7 +1,8 @@
-"""`teal tune`: what a call of a systems load costs on the CPU and on a device, by batch; kept for ``path="auto"``.
+"""`teal tune`: how a model or a systems load runs fastest here; kept for loads that leave it open.
 
-Theory of operation: a host of our own loads the file once for each path and calls it as any client would, so the
-numbers are what callers see. Batches double until one path has been clearly ahead for a while.
+Theory of operation: models are in `tune_model`. For a systems load a host of our own loads the file once for each path
+and calls it as any client would, so the numbers are what callers see. Batches double until one path has been clearly
+ahead for a while.
 """
 
 from __future__ import annotations
@@ -20,36 +21,84 @@ if TYPE_CHECKING:
 PATHS = ("cpu", "pl", "apk")
 _CLEARLY, _STEADY = 3.0, 3  # times ahead, in so many batches running
 _LARGEST = 4096
+_MODELS = (".onnx", ".pt2")
 
 
-@click.command("tune", short_help="Measure where a systems load runs best, by batch.")
+@click.command("tune", short_help="Find how a model runs fastest on this machine, and keep it.")
 @click.argument("model")
-@click.option("--device", metavar="NAME", help="opencl, opencl:pocl, cuda … [default: the loaded model's, else opencl]")
-@click.option("--time", "seconds", default="50ms", show_default=True, callback=options.seconds, metavar="TIME",
-              help="For each path and batch.")  # fmt: skip
-@click.option("--largest", type=click.IntRange(1, 1 << 16), default=_LARGEST, show_default=True, metavar="N",
-              help="Largest batch.")  # fmt: skip
+@click.option("--max-error", type=click.FloatRange(0, 1), metavar="E",
+              help="Relative L2 error against float32 that is allowed  [default: 0.02].")  # fmt: skip
+@click.option("--inputs", metavar="PATH", help="Real inputs: a file.npz, or a folder of them  [default: random ones].")
+@click.option("--calibration", metavar="PATH", help="Inputs from which int8 takes its ranges, as --inputs.")
+@click.option("--engines", metavar="NAME,…", help="onnx, openvino; torch for a .pt2  [default: all installed].")
+@click.option("--batches", metavar="N,…", help="Batches it shall be fast at  [default: 1].")
+@click.option("--threads", metavar="N,…", help="Numbers of threads to try  [default: 1 and all cores].")
+@click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=N", help="Extent of a symbolic dimension, for random inputs."
+)
+@click.option("--device", metavar="NAME", help="Systems load: opencl, opencl:pocl, cuda …  [default: opencl].")
+@click.option("--largest", type=click.IntRange(1, 1 << 16), metavar="N",
+              help=f"Systems load: largest batch  [default: {_LARGEST}].")  # fmt: skip
+@click.option("--time", "seconds", callback=options.seconds, metavar="TIME",
+              help="For each setting and batch  [default: 500ms; systems load 50ms].")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Measure and print; keep nothing.")
 @options.host_option
 @options.json_option
 def command(
-    model: str, device: str | None, seconds: float, largest: int, dry_run: bool, host: str | None, as_json: bool
+    model: str,
+    max_error: float | None,
+    inputs: str | None,
+    calibration: str | None,
+    engines: str | None,
+    batches: str | None,
+    threads: str | None,
+    dims: tuple[str, ...],
+    device: str | None,
+    largest: int | None,
+    seconds: float | None,
+    dry_run: bool,
+    host: str | None,
+    as_json: bool,
 ) -> None:
-    """Measure what calls of a systems load cost by each path (cpu, pl: a launch each, apk: a resident kernel), by
-    batch, and keep it for this machine and device. Loads with path auto use it from then on.
+    """Measure how a model runs fastest on this machine, and keep it with the model: loads that leave engine, precision
+    and threads open use it from then on.
 
-    MODEL is a .safetensors file, or the name of a model of a running host.
+    MODEL is an .onnx or .pt2 file: engines, precisions and threads are tried within --max-error of float32. Or a
+    .safetensors systems load: where it runs best (cpu, pl: a launch each, apk: a resident kernel), by batch, for loads
+    with path auto. Or the name of a model of a running host.
 
     \b
     Examples:
+      teal tune model.onnx --inputs samples.npz
+      teal tune model.onnx --calibration samples/ --max-error 5e-2 --batches 1,8 --json
       teal tune mllb.safetensors --device opencl:pocl
-      teal tune mllb --json
     """
+    of_model = {"--max-error": max_error, "--inputs": inputs, "--calibration": calibration, "--engines": engines,
+                "--batches": batches, "--threads": threads, "--dim": dims or None}  # fmt: skip
+    of_systems = {"--device": device, "--largest": largest}
+    source = model
+    if not model.endswith((".safetensors", *_MODELS)):
+        source, loaded_on = _loaded(model, host)
+        device = device or loaded_on
+    systems = source.endswith(".safetensors")
+    for option, value in (of_model if systems else of_systems).items():
+        if value is not None:
+            kind = "a systems load" if systems else f"a model ({', '.join(_MODELS)})"
+            raise click.UsageError(f"{option} does not go with {kind}")
+    if systems:
+        _systems(source, device or "opencl", seconds or 0.05, largest or _LARGEST, dry_run=dry_run, as_json=as_json)
+        return
+    from teal.cli import tune_model
+
+    tune_model.run(source, max_error, inputs, calibration, engines, batches, threads, dims, seconds, dry_run=dry_run,
+                   as_json=as_json)  # fmt: skip
+
+
+def _systems(source: str, device: str, seconds: float, largest: int, *, dry_run: bool, as_json: bool) -> None:
     from teal.kernel import cost
     from teal.kernel.systems.file import view
     from teal.kernel.systems.task import task_of
 
-    source, device = (model, device or "opencl") if model.endswith(".safetensors") else _loaded(model, device, host)
     load = view(source).load
     opened, costs = measured(source, device, seconds, largest, silent=as_json)
     kept = None if dry_run else cost.write(opened, task_of(load.name), costs)
@@ -70,16 +119,17 @@ def command(
     click.echo("nothing was kept" if kept is None else f"kept in {kept}")
 
 
-def _loaded(name: str, device: str | None, host: str | None) -> tuple[str, str]:
+def _loaded(name: str, host: str | None) -> tuple[str, str | None]:
+    """File and device of a loaded model. Raises NotFound, InvalidArgument."""
     from teal.errors import InvalidArgument, NotFound
 
     with options.reach(host) as reached:
         found = [m for m in reached.models() if m.name == name and m.current]
     if not found:
-        raise NotFound(f"model {name!r} is not loaded; give the name of a loaded one, or a .safetensors file")
-    if found[0].kernel != "systems":
-        raise InvalidArgument(f"{name!r} is of kind {found[0].kernel}, expected a systems load (.safetensors)")
-    return found[0].source, device or found[0].device or "opencl"
+        raise NotFound(f"model {name!r} is not loaded; give the name of a loaded one, or a file")
+    if not found[0].source.endswith((".safetensors", *_MODELS)):
+        raise InvalidArgument(f"{name!r} is of kind {found[0].kernel}, expected one that comes from a file")
+    return found[0].source, found[0].device
 
 
 def measured(source: str, device: str, seconds: float, largest: int, *, silent: bool = True) -> tuple[str, Costs]:

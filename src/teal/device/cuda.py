@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from teal.device import source
-from teal.device.directory import LINE_BYTES
+from teal.device.directory import LINE_BYTES, REGIONS
 from teal.device.protocol import Capabilities, Copying, Imported, Place, Program, Task
 from teal.device.region import PAGE, MappedRegion
 from teal.errors import Closed, InvalidArgument, KernelFailed, NotFound
@@ -225,7 +225,7 @@ class CudaProgram:
         device = self._device
         device.use()
         pointers = [0 if each is None else pointer_of(each) for each in regions]
-        arguments = Arguments(pointer_of(directory), *pointers, *[0] * (8 - len(pointers)))
+        arguments = Arguments(pointer_of(directory), *pointers, *[0] * (REGIONS - len(pointers)))
         device.launch(self.function("teal_resident"), 1, arguments, device.resident_stream)
         return device.event(device.resident_stream, "resident kernel")
 

@@ -1,7 +1,8 @@
 """The directory of a resident kernel: which lines it serves and what each of them means.
 
 Layout: core/device/line.hpp, which has the theory; `LAYOUT` below is the same for numpy. The directory lies in a
-region that only the worker maps. The worker writes header and entries, the kernel writes pulse and ledger.
+region that only the worker maps. The worker writes header and entries, the kernel writes pulse and ledger. numpy stores
+in no order of its own: what the kernel must find complete is fenced off (``_core.fence``) from what tells it to look.
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from teal import _core
 from teal.device.protocol import Imported, Place, Task
 from teal.device.region import MappedRegion
 from teal.errors import InvalidArgument, QuotaExceeded
 
-MAGIC = 0x52445454
-LAYOUT_VERSION = 1
-CAPACITY = 256
-REGIONS = 8
-LINE_BYTES = 128
+CAPACITY = _core.DIRECTORY_CAPACITY
+REGIONS = _core.DIRECTORY_REGIONS
+LINE_BYTES = _core.LINE_BYTES
 PARKED, RESIDENT, LOST = 0, 1, 2
 
 HEADER = np.dtype(
@@ -46,7 +46,12 @@ ENTRY = np.dtype(
     }
 )
 LAYOUT = np.dtype([("header", HEADER), ("pulse", PULSE), ("entries", ENTRY, CAPACITY), ("ledger", "u4", CAPACITY)])
-REPLY_GENERATION, REPLY_STATE = 64, 72
+
+
+def mark_line(line: Place, state: int) -> None:
+    """Writes a state into the reply line: for a kernel that does not look at it, or cannot write any more."""
+    _core.fence()  # SYNC: pairs with the client's acquire of the state: what was seen of the kernel comes before
+    line.imported.region.array(line.offset + _core.LINE_STATE, (1,), np.uint32)[0] = state
 
 
 class Directory:
@@ -61,7 +66,7 @@ class Directory:
         words = self.region.bytes.view(np.uint32)
         self._version, self._quit = words[2:3], words[3:4]
         self._seen, self._state = words[16:17], words[17:18]
-        self.header["magic"], self.header["layout"] = MAGIC, LAYOUT_VERSION
+        self.header["magic"], self.header["layout"] = _core.DIRECTORY_MAGIC, _core.DIRECTORY_LAYOUT
         self.regions: list[Imported | None] = []  # None: a number that is free again
         self._lines: dict[int, Place] = {}
 
@@ -85,11 +90,13 @@ class Directory:
 
     @quit.setter
     def quit(self, value: bool) -> None:
+        _core.fence()
         self._quit[0] = value
 
     def raise_version(self) -> int:
         """Makes the kernel read the entries again. Returns the version to wait for."""
         version = (self.version + 1) & 0xFFFFFFFF
+        _core.fence()  # SYNC: pairs with the kernel's acquire after it has seen the version: the entries are complete
         self._version[0] = version
         return version
 
@@ -100,7 +107,7 @@ class Directory:
     def add_regions(self, wanted: list[Imported]) -> bool:
         """Gives regions argument numbers; True if there were new ones, so that the kernel must be launched again.
 
-        Raises QuotaExceeded when they do not fit into the kernel's 8.
+        Raises QuotaExceeded when they do not fit into the kernel's arguments.
         """
         new = list({id(each): each for each in wanted if self.number_of(each) is None}.values())
         used = sum(each is not None for each in self.regions)
@@ -163,4 +170,4 @@ class Directory:
     def mark(self, state: int) -> None:
         """Writes a state into all reply lines: for a kernel that cannot do it itself any more."""
         for line in self._lines.values():
-            line.imported.region.array(line.offset + REPLY_STATE, (1,), np.uint32)[0] = state
+            mark_line(line, state)

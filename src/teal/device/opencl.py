@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from teal.device import opencl_runtimes, source
-from teal.device.directory import LINE_BYTES
+from teal.device.directory import LINE_BYTES, REGIONS
 from teal.device.protocol import Capabilities, Copying, Imported, Place, Program, Task
 from teal.device.region import PAGE, MappedRegion
 from teal.errors import Closed, InvalidArgument, KernelFailed, NotFound
@@ -192,7 +192,7 @@ class OpenClProgram:
         device = self._device
         kernel = device.cl.Kernel(self._program, "teal_resident")
         buffers = [None if each is None else buffer_of(each) for each in regions]
-        kernel.set_args(buffer_of(directory), *buffers, *[None] * (8 - len(buffers)))
+        kernel.set_args(buffer_of(directory), *buffers, *[None] * (REGIONS - len(buffers)))
         event = device.cl.enqueue_nd_range_kernel(device.resident_queue(), kernel, (device.workers,), (device.workers,))
         device.flush_residents()
         return OpenClEvent(device.cl, event, "resident kernel")

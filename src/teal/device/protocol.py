@@ -130,8 +130,8 @@ class Program(Protocol):
         ...
 
     def start(self, directory: Imported, regions: Sequence[Imported | None]) -> Started:
-        """Launches the resident kernel over up to 8 regions (None: a number not in use); it is over when the kernel has
-        left."""
+        """Launches the resident kernel over up to 64 regions (None: a number not in use); it is over when the kernel
+        has left."""
         ...
 
 

@@ -21,8 +21,9 @@ import time
 import weakref
 from typing import Any
 
+from teal import _core
 from teal.device.directory import LOST as STATE_LOST
-from teal.device.directory import PARKED, REPLY_GENERATION, REPLY_STATE, RESIDENT, Directory
+from teal.device.directory import PARKED, RESIDENT, Directory, mark_line
 from teal.device.protocol import Imported, Place, Program, Started, Task
 from teal.errors import Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
 
@@ -105,7 +106,7 @@ class Resident:
                 self._counts["relaunched_for_regions"] += 1
                 self._leave()
             if done is None:
-                done = int(line.imported.region.array(line.offset + REPLY_GENERATION, (1,), "u4")[0])
+                done = int(line.imported.region.array(line.offset + _core.LINE_DONE, (1,), "u4")[0])
             number = self.directory.write(line, task, done)
             self.directory.raise_version()
             return number
@@ -117,7 +118,7 @@ class Resident:
             self._check()
             line = self.directory.silence(number)
             self._settle(self.directory.raise_version())
-            line.imported.region.array(line.offset + REPLY_STATE, (1,), "u4")[0] = PARKED
+            mark_line(line, PARKED)
             self.directory.drop(number)
 
     def forget(self, imported: Imported) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from teal.host.records import merged
 
 STAGES = ("copy", "wake", "total")
-_COUNTERS = ("requests", "copies_in", "bytes_in", "direct")
+_COUNTERS = ("requests", "copies_in", "bytes_in", "direct", "relayed")
 
 Numbers = dict[str, Any]  # _COUNTERS: int; STAGES: list of (ns, count)
 

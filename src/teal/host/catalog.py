@@ -36,12 +36,16 @@ class Catalog:
         """Makes a version resident and current. See loading.py."""
         return await self._loading.load(load, datagram, user)
 
+    async def roll_back(self, back: wire.RollBack, user: User) -> dict[str, Any]:
+        """Makes an earlier version current again. See loading.py."""
+        return await self._loading.roll_back(back, user)
+
     # ---- who wants it --------------------------------------------------------------------------------------------
 
     def keep(self, name: str, user: User) -> None:
         """It stays until somebody unloads it. Raises InvalidArgument for a user who may not change it."""
         user.check_may_change(name, list(self.names.known[name].versions.values()))
-        self.names.known[name].kept = True
+        self.names.known[name].stays = True
 
     def hold(self, name: str, client: Hashable) -> None:
         """It stays while the client is there, at least."""
@@ -56,10 +60,10 @@ class Catalog:
         if known is None or client not in known.holders:
             return
         known.holders.discard(client)
-        if known.kept or known.holders:
+        if known.stays or known.holders:
             return
         async with known.lock:  # a load may have been under way
-            if known.versions and not known.kept and not known.holders:
+            if known.versions and not known.stays and not known.holders:
                 await self._drop(known, list(known.versions.values()), force=False)
 
     # ---- unloading -----------------------------------------------------------------------------------------------
@@ -82,11 +86,14 @@ class Catalog:
             if name.current == one.number:
                 name.current = max(name.versions, default=None)
                 if name.current is not None:
-                    pool.sweeper.publish_version(name.versions[name.current].line, True)
+                    current = name.versions[name.current]
+                    pool.sweeper.limit_running(name.index, current.concurrency or 0)
+                    pool.sweeper.publish_version(current.line, True)
                     await pool.unbind(one)
         if not name.versions:
-            name.kept = False
+            name.stays = False
             name.holders.clear()
+            name.forget_replaced()
         for one in doomed:
             await pool.drop_version(one, force=force)
 

@@ -114,6 +114,8 @@ class Daemon:
             case wire.Unload():
                 await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
+            case wire.RollBack():
+                return await self.catalog.roll_back(body, User(client.uid, client.owner)), ()
             case wire.Lookup(name, number):
                 described = self.catalog.names.describe(name, self.catalog.names.version(name, number))
                 await self._hold(client, body)
@@ -163,7 +165,7 @@ class Daemon:
         pool = self.catalog.names.pool(pool_name)
         if pool_name in client.sessions:
             raise InvalidArgument(f"this connection has a session with pool {pool_name!r} already")
-        session = pool.open_session()
+        session = pool.open_session(client.accounts.setdefault(pool_name, []))
         if not client.owner:  # users who were let in may be less urgent than the owner's clients, not more
             pool.sweeper.limit_priority(session.index, 0)
         client.sessions[pool_name] = session
@@ -182,8 +184,8 @@ class Daemon:
             raise QuotaExceeded(
                 f"one more BPF session: this client has {_MOST_BPF_SESSIONS}, the most it may have; close one"
             )
-        held = sum(session.nbytes for name, session in client.all_sessions() if name == pool_name)
-        session = pool.open_bpf_session(datagram.take_fd(), slots, held)
+        account = client.accounts.setdefault(pool_name, [])
+        session = pool.open_bpf_session(datagram.take_fd(), slots, account)
         if not client.owner:
             pool.sweeper.limit_priority(session.index, 0)
         client.bpf_sessions.append((pool_name, session))
@@ -218,7 +220,7 @@ class Daemon:
                 numbers = self.pools[pool_name].sweeper.session(session.index)
                 sweeper = self.pools[pool_name].sweeper
                 seen = callers.summed(sweeper.client_stages(session.index).values())
-                stages = {stage: seen[stage] for stage in callers.STAGES}
+                stages = {stage: seen[stage] for stage in callers.STAGES} | sweeper.bpf_stages(session.index)
                 key = {"session": session.index, "epoch": session.epoch, "pool": pool_name}
                 clients.append(
                     {**numbers, **key, "pid": client.pid, "uid": client.uid, "bytes": session.nbytes, "stages": stages}
@@ -262,6 +264,8 @@ class Daemon:
             return
         self._stopping = True
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        for known in self.catalog.names.known.values():
+            known.forget_replaced()
         self.listener.close()
         self.listener.hang_up_on_all()
         self.stopped.set()

@@ -89,6 +89,8 @@ def _line_of(session: PoolSession, item: object, path: str) -> _core.Slot | _cor
             path=path,
         )
     slot = item._slot
+    if slot is None and not item.done():  # it waits in this process itself
+        return _relayed(session, item)
     if slot is None:  # settled: its memory may serve another call by now
         if item.exception() is None:
             return None

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from teal import _core
-from teal.errors import Cancelled, InvalidArgument, TealError
+from teal.errors import Cancelled, InvalidArgument, NotFound, TealError
 from teal.host.arguments import nanoseconds
+from teal.host.endings import DONE, SPILLED
 
 if TYPE_CHECKING:
+    from teal._core import Tensor
     from teal.host.model import Model
     from teal.host.outputs import Outputs
     from teal.host.receivers import Receivers
@@ -40,15 +42,66 @@ _settling = threading.Lock()  # two threads may ask for one answer; one that was
 
 
 class Future:
-    """The answer to come of ``model.submit(...)``. Thread-safe; awaitable in any asyncio loop."""
+    """The answer to come of ``model.submit(...)``. Thread-safe; awaitable in any asyncio loop.
 
-    __slots__ = ("__weakref__", "_model", "_out", "_outcome", "_slot")
+    It may be an input of another call, before it has ended: ``b = m2.submit(a)``, or with one of several outputs
+    ``m2.submit(x=a["logits"])``. That call runs when this one has ended, without a way back to this process.
+    """
 
-    def __init__(self, model: Model, slot: _core.Slot, out: Receivers | None = None) -> None:
+    __slots__ = ("__weakref__", "_generation", "_model", "_out", "_outcome", "_slot", "_sources", "_stages")
+
+    def __init__(
+        self,
+        model: Model,
+        slot: _core.Slot | None,
+        out: Receivers | None = None,
+        sources: Sequence[Future] = (),
+        stages: Mapping[int, str] | None = None,
+    ) -> None:
+        """sources: whose outputs it takes; stages: models of what it waits for, by number of their lines."""
         self._model = model
         self._out = out
-        self._slot: _core.Slot | None = slot  # None once settled: its memory is kept by the outputs, or by nobody
+        self._slot = slot  # None once settled: its memory is kept by the outputs, or by nobody
+        self._generation = 0 if slot is None else slot.generation
+        self._sources = sources
+        self._stages = stages
         self._outcome: Outputs | TealError | None = None
+
+    @classmethod
+    def ended(cls, model: Model, error: TealError) -> Future:
+        """One that ended before it began."""
+        future = cls(model, None)
+        future._outcome = error
+        return future
+
+    def _adopt(self, other: Future) -> None:
+        """The request of another future, which nobody else has."""
+        self._out, self._sources, self._stages = other._out, other._sources, other._stages
+        self._generation, self._outcome, self._slot = other._generation, other._outcome, other._slot
+
+    def output(self, which: int | str) -> FutureTensor:
+        """One output, by number or name, as an input of another call. Raises NotFound."""
+        names = self._model._output_names
+        if isinstance(which, str):
+            if which not in names:
+                raise NotFound(f"output {which!r}; the outputs are {list(names)}")
+            return FutureTensor(self, names.index(which))
+        if not isinstance(which, int) or not 0 <= which < len(names):
+            raise NotFound(f"output {which!r}; there are {len(names)}: {list(names)}")
+        return FutureTensor(self, which)
+
+    __getitem__ = output
+
+    def _only(self, path: str) -> int:
+        """The number of the output of a model that has one. Raises InvalidArgument."""
+        names = self._model._output_names
+        if len(names) != 1:
+            raise InvalidArgument(
+                f"a future of {self._model.name!r}, which has the outputs {list(names)}; give one, as in "
+                f"future[{names[0] if names else ''!r}]",
+                path=path,
+            )
+        return 0
 
     def result(self, timeout: float | None = None) -> Outputs:
         """Waits for the answer. ``timeout`` in seconds: TimeoutError when it passes first; the request goes on.
@@ -112,10 +165,19 @@ class Future:
             if self._slot is None:
                 return
             try:
-                self._outcome = self._model._ended(self._slot, self._out)
+                self._outcome = self._model._ended(self._slot, self._out, self._stages)
             except TealError as error:
                 self._outcome = error
-            self._slot = self._out = None
+            self._slot = self._out = self._stages = None
+            sources, self._sources = self._sources, ()
+        for source in sources:
+            source._forget_spill()
+
+    def _forget_spill(self) -> None:
+        """An output larger than planned that went to another call: nobody may ever ask for it, and it counts."""
+        slot = self._slot
+        if slot is not None and slot.ended() and slot.result()[:2] == (DONE, SPILLED):
+            self._settle()
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         slot = self._slot
@@ -126,3 +188,20 @@ class Future:
                 self.cancel()
                 raise
         return self.result()
+
+
+class FutureTensor:
+    """One output of a request that is under way, as an input of another call. Made by ``future["name"]``."""
+
+    __slots__ = ("_future", "_index")
+
+    def __init__(self, future: Future, index: int) -> None:
+        self._future = future
+        self._index = index
+
+    def result(self, timeout: float | None = None) -> Tensor:
+        """Waits for it; see Future.result."""
+        return self._future.result(timeout)[self._index]
+
+    def __repr__(self) -> str:
+        return f"<teal.FutureTensor {self._future._model._output_names[self._index]!r} of {self._future._model.name!r}>"

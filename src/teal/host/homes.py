@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
 _MOST_HOMES = 256  # shapes remembered per model
 _MOST_PLACED = 64  # sets of places
+_MOST_CHAINED = 256  # the same of outputs to come: a pipeline has one for each slot that is out in the stage before
 _KEPT_PLACED = 8  # idle slots of one set of places
+
+
+def _given(item: Any, place: _core.Place | None) -> tuple[str | None, tuple[int, ...] | None, int] | None:
+    """dtype, shape and bytes of an input; an output to come has the bytes planned for it."""
+    if place is None:
+        return item  # type: ignore[no-any-return]
+    if place.link is not None:
+        return item[1], place.shape, place.nbytes
+    return place.dtype, place.shape, place.nbytes if place.dtype == "BYTES" else 0
 
 
 class _Home:
@@ -50,6 +60,7 @@ class Homes:
         self._lock = threading.Lock()  # guards what follows where it changes
         self._homes: dict[Shapes, _Home] = {}
         self._placed: dict[Any, _Home] = {}
+        self._chained: dict[Any, _Home] = {}
         self._capacities: dict[Shapes, dict[int, int]] = {}
         self._unplannable: set[int] = set()
 
@@ -74,7 +85,7 @@ class Homes:
     def loan_over(self, given: Sequence[Any], places: list[_core.Place | None], out: Receivers | None) -> _core.Slot:
         """A slot over these places. ``given``: of each input its place's key, or (dtype, shape, bytes), or None."""
         key = (*given, None if out is None else out.key)
-        home = self._placed.get(key)
+        home = self._placed.get(key) or self._chained.get(key)
         if home is None:
             home = self._made_over(key, places, out)
         holds = places + (self._nowhere if out is None else out.places)
@@ -88,6 +99,7 @@ class Homes:
         """Gives the memory and lines of slots that nobody holds back to the session."""
         with self._lock:
             self._placed.clear()
+            self._chained.clear()
             homes = list(self._homes.values())
         for home in homes:
             home.core.forget_idle()
@@ -95,7 +107,7 @@ class Homes:
     def learn(self, slot: _core.Slot, sizes: Mapping[int, int]) -> None:
         """This slot's outputs did not fit: ``sizes`` in bytes, by output. Slots to come are made for them."""
         with self._lock:
-            for homes in (self._homes, self._placed):
+            for homes in (self._homes, self._placed, self._chained):
                 key = next((key for key, home in homes.items() if home.core.made(slot)), None)
                 if key is None:
                     continue  # another thread's call has taught us already
@@ -116,17 +128,16 @@ class Homes:
         return home
 
     def _made_over(self, key: Any, places: Places, out: Receivers | None) -> _Home:
-        shapes: Shapes = tuple(
-            item if place is None else (place.dtype, place.shape, place.nbytes if place.dtype == "BYTES" else 0)
-            for item, place in zip(key[:-1], places, strict=True)
-        )
+        shapes: Shapes = tuple(_given(item, place) for item, place in zip(key[:-1], places, strict=True))
         with self._lock:
             for other in [other for other, home in self._placed.items() if home.core.deserted()]:
                 del self._placed[other]
             home = self._planned(shapes, places, () if out is None else out.places)
-            while len(self._placed) >= _MOST_PLACED:
-                self._placed.pop(next(iter(self._placed)))
-            self._placed[key] = home
+            chained = any(place is not None and place.link is not None for place in places)
+            homes, most = (self._chained, _MOST_CHAINED) if chained else (self._placed, _MOST_PLACED)
+            while len(homes) >= most:
+                homes.pop(next(iter(homes)))
+            homes[key] = home
         return home
 
     def plans(

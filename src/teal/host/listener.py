@@ -45,6 +45,7 @@ class Client:
     greeted: bool = False
     sessions: dict[str, Session] = field(default_factory=dict)  # by pool
     bpf_sessions: list[tuple[str, Session]] = field(default_factory=list)  # (pool, session)
+    accounts: dict[str, list[Session]] = field(default_factory=dict)  # by pool; what has been closed leaves by itself
     answering: int = 0
     reading: bool = False
     looked_at: bool = False  # a timer for _look_at() runs

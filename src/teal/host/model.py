@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from teal import _core
-from teal.errors import InvalidArgument, NotFound, QuotaExceeded
-from teal.host import arguments, callers, wire
+from teal.errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
+from teal.host import arguments, callers, chain, wire
 from teal.host.arguments import PLAIN_DTYPES
 from teal.host.endings import DONE, SPILLED, error_of
 from teal.host.event import Event, awaited
@@ -29,6 +29,7 @@ from teal.host.inputs import Inputs, shapes_of
 from teal.host.outputs import Outputs
 from teal.host.receivers import Receivers
 from teal.host.records import Histogram, ModelInfo, ModelStatistics, TensorSpec, merged, paths_of, place
+from teal.host.relay import Relay
 
 if TYPE_CHECKING:
     from teal.host.host import Host
@@ -99,13 +100,18 @@ class Model:
         ``out``: memory of the same kind that receives the outputs in place: a tensor, or a sequence or mapping of
         them with None for outputs without one; they come back in Outputs. ``deadline``: seconds from now;
         ``priority``: larger goes first. Inputs with the names of these three are given in a mapping.
+        An input may be a Future, or an output of one (``future["name"]``): see submit.
         Returns tensors in shared memory.
         Raises InvalidArgument, DeadlineExceeded, KernelFailed, PeerDied, Cancelled, QuotaExceeded, NotFound, Closed,
         Busy (a request that is out uses the memory of ``out``).
         """
+        given = out
         if out is not None:
             out = self._receivers(out, arrays, inputs)
-        slot = self._filled(arrays, inputs, out)
+        try:
+            slot = self._filled(arrays, inputs, out)
+        except chain.ToComeError:
+            return self.submit(*arrays, deadline=deadline, priority=priority, out=given, **inputs).result()
         if deadline is not None or priority != 0 or not slot.call_direct(0):  # else a resident device kernel did it
             self._submit(slot, deadline, priority)
             slot.wait(0)
@@ -124,12 +130,28 @@ class Model:
 
         after: futures and events (``host.event()``), at most 7: it runs once all of them have ended well, without a
         way back to this process; when one ends otherwise it is cancelled. Memory that they write may be its inputs.
+
+        An input may be a Future with one output, or ``future["name"]``: it runs as soon as that is there, on whatever
+        worker is free, with the output where it is, also when its shape is known only then. At most 7 different
+        requests, those of ``after`` among them. It ends as Cancelled when one of them ends without an answer, and as
+        InvalidArgument when the output does not suit. Outputs of another pool or host are passed on by this process.
         """
+        given = out
         if out is not None:
             out = self._receivers(out, arrays, inputs)
-        slot = self._filled(arrays, inputs, out)
-        self._submit(slot, deadline, priority, after)
-        return Future(self, slot, out)
+        sources = chain.Sources(self._session)
+        try:
+            slot = self._filled(arrays, inputs, out, sources)
+        except chain.ElsewhereError:
+            return self._relayed(arrays, inputs, deadline, {"priority": priority, "out": given, "after": after})
+        except Cancelled as error:
+            return Future.ended(self, Cancelled(self.name, source=error.source, reason=error.reason))
+        if not sources.slots:
+            self._submit(slot, deadline, priority, after)
+            return Future(self, slot, out)
+        stages = {one.index: future._model.name for one, future in zip(sources.slots, sources.futures, strict=True)}
+        self._submit(slot, deadline, priority, after, sources.slots)
+        return Future(self, slot, out, sources.futures, stages)
 
     def new_inputs(self, **dims: Any) -> Inputs:
         """Input tensors in shared memory, to be filled in place.
@@ -154,6 +176,8 @@ class Model:
             out = self._receivers(out, arrays, inputs)
         timeout = 0 if deadline is None else max(1, arguments.nanoseconds(deadline))
         priority = arguments.priority(priority)
+        for name, value in arguments.named(arrays, inputs, self._input_names, self.name).items():
+            chain.check_pinned(value, f"$.inputs[{self._positions.get(name, 0)}]")
         slot = self._filled(arrays, inputs, out)
         names = self._output_names
         tensors = [slot.output(i) for i in range(len(names))]
@@ -198,6 +222,11 @@ class Model:
             paths=paths_of(numbers, seen["direct"]),
             batches={int(batch): path for batch, path in mine[0]["batches"].items()},
             fallbacks=numbers["fallbacks"],
+            chained=numbers["chained"],
+            relayed=seen["relayed"],
+            runs_together=numbers["batches"],
+            batched=numbers["batched"],
+            held=numbers["held"],
             losses=mine[0]["losses"],
             note=mine[0]["note"],
         )
@@ -220,8 +249,14 @@ class Model:
             )
         return Receivers(out, self._output_names, self._session.core)
 
-    def _filled(self, arrays: tuple[Any, ...], inputs: dict[str, Any], out: Receivers | None) -> _core.Slot:
-        """A slot that holds these inputs."""
+    def _filled(
+        self,
+        arrays: tuple[Any, ...],
+        inputs: dict[str, Any],
+        out: Receivers | None,
+        sources: chain.Sources | None = None,
+    ) -> _core.Slot:
+        """A slot that holds these inputs. ``sources``: takes note of those that are to come, else ToComeError."""
         named = arguments.named(arrays, inputs, self._input_names, self.name) if arrays else inputs
         if out is None and (slot := self._slot_of(named)):
             return self._ready(slot)
@@ -234,11 +269,14 @@ class Model:
                 prepared.append(value)  # nearly all there is
                 given.append((name, value.shape, 0))
                 continue
-            array, entry = (
-                (None, None)
-                if value is None
-                else arguments.described(value, spec, f"$.inputs[{i}]", self._session.core)
-            )
+            if value is None:
+                array, entry = None, None
+            elif isinstance(value, chain.TO_COME):
+                if sources is None:
+                    raise chain.ToComeError
+                array, entry = sources.described(value, spec, f"$.inputs[{i}]")
+            else:
+                array, entry = arguments.described(value, spec, f"$.inputs[{i}]", self._session.core)
             placed = placed or type(array) is _core.Place
             prepared.append(array)
             given.append(entry)
@@ -260,18 +298,40 @@ class Model:
                 slot.write(i, array)
         return slot
 
-    def _submit(self, slot: _core.Slot, deadline: float | None, priority: int, after: object = None) -> None:
+    def _submit(
+        self,
+        slot: _core.Slot,
+        deadline: float | None,
+        priority: int,
+        after: object = None,
+        sources: Sequence[_core.Slot] = (),
+    ) -> None:
         try:
             until = 0 if deadline is None else max(1, time.monotonic_ns() + arguments.nanoseconds(deadline))
-            if after is None:
+            if after is None and not sources:
                 slot.submit(priority, until)
             else:
-                slot.submit_after(priority, until, awaited(self._session, after))
+                slot.submit_after(priority, until, [*sources, *awaited(self._session, after)])
         except BaseException as error:
             slot.give_up()
             if isinstance(error, TypeError):  # only what comes from outside: an order of priority that is no number
                 arguments.priority(priority)
             raise
+
+    def _relayed(
+        self, arrays: tuple[Any, ...], inputs: dict[str, Any], deadline: float | None, options: dict[str, Any]
+    ) -> Relay:
+        """The same once the outputs that it takes from elsewhere are there."""
+        named = arguments.named(arrays, inputs, self._input_names, self.name)
+        futures = [
+            value if isinstance(value, Future) else value._future
+            for value in named.values()
+            if isinstance(value, chain.TO_COME)
+        ]
+        mine = self._session.core
+        waiting = [one for one in futures if not one.done() and (one._slot is None or one._slot.session is not mine)]
+        mine.count_relayed(self._index)
+        return Relay(self, waiting, lambda left: self.submit(dict(named), deadline=left, **options), deadline)
 
     def _slot_of(self, named: Mapping[str, Any]) -> _core.Slot | None:
         """The slot all of these tensors are the inputs of, if there is one."""
@@ -301,7 +361,9 @@ class Model:
         """Gives the memory of slots that nobody holds back to the session."""
         self._homes.forget_idle()
 
-    def _ended(self, slot: _core.Slot, out: Receivers | None = None) -> Outputs:
+    def _ended(
+        self, slot: _core.Slot, out: Receivers | None = None, stages: Mapping[int, str] | None = None
+    ) -> Outputs:
         """The outputs of a slot whose request has ended. Raises what ended it."""
         state, reason, detail, *_ = slot.result()
         if state == DONE:
@@ -315,7 +377,17 @@ class Model:
             return Outputs.of([tensor for tensor in tensors if tensor is not None], self._output_names)
         message = slot.message()
         slot.give_up()
-        raise error_of(state, reason, detail, message, model=self.name, version=self._pinned, limit=self._session.limit)
+        stage = None if stages is None else stages.get(detail)
+        raise error_of(
+            state,
+            reason,
+            detail,
+            message,
+            model=self.name,
+            version=self._pinned,
+            limit=self._session.limit,
+            stage=stage,
+        )
 
     def _take_spilled(self, slot: _core.Slot, number: int) -> dict[int, _core.Tensor]:
         """Outputs larger than planned, by index: taken from the host, and planned for from now on."""
@@ -363,9 +435,14 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "threads",
         "weights",
         "snapshot",
+        "memory",
+        "parked",
+        "takes_batches",
+        "concurrency",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},
+        kept=tuple(described["kept"]),
         inputs=tuple(_public(_spec(item)) for item in described["inputs"]),
         outputs=tuple(_public(_spec(item)) for item in described["outputs"]),
     )

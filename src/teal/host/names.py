@@ -9,6 +9,8 @@ loop, and what takes time is the business of loading.py and catalog.py.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,11 +32,31 @@ class Name:
     versions: dict[int, Version] = field(default_factory=dict)
     current: int | None = None
     last: int = 0
+    kept: dict[int, Version] = field(default_factory=dict)  # replaced ones, the last one last; not resident
     leaving: set[asyncio.Task[None]] = field(default_factory=set)  # versions that were replaced, on their way out
     waiting: int = 0  # loads that hold or want the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    kept: bool = False  # somebody loaded it to stay
+    stays: bool = False  # somebody loaded it to stay
     holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
+
+    def keep(self, replaced: Version, most: int) -> None:
+        """A version that is about to leave can come back, by a descriptor of its own; the oldest beyond ``most`` go."""
+        if most > 0:
+            fd = None if replaced.file_fd is None else os.dup(replaced.file_fd)
+            self.kept[replaced.number] = dataclasses.replace(replaced, file_fd=fd)
+        while len(self.kept) > most:
+            _close_file(self.kept.pop(next(iter(self.kept))))
+
+    def forget_replaced(self, number: int | None = None) -> None:
+        """That one, or all of them."""
+        for one in list(self.kept) if number is None else [number]:
+            if (version := self.kept.pop(one, None)) is not None:
+                _close_file(version)
+
+
+def _close_file(version: Version) -> None:
+    if version.file_fd is not None:
+        os.close(version.file_fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +142,7 @@ class Names:
 
     def describe(self, name: str, version: Version) -> dict[str, Any]:
         known = self.known[name]
-        kept = self._pools[known.pool].residence.snapshot(version.line)
+        kept = version.snapshot or self._pools[known.pool].residence.snapshot(version.line)
         return {
             "name": name,
             "version": version.number,
@@ -134,12 +156,17 @@ class Names:
             "pure": version.pure,
             "idempotent": version.idempotent,
             "bytes": version.nbytes,
+            "memory": version.memory,
+            "parked": version.parked,
+            "kept": sorted(known.kept),
             "digest": version.digest,
             "seconds": version.seconds,
             "uid": version.uid,
             "device": version.order.device,
             "path": version.order.path if version.order.kernel == "systems" and version.order.device else None,
             "batches": version.batches,
+            "takes_batches": version.takes_batches,
+            "concurrency": version.concurrency,
             "losses": len(version.losses),
             "note": version.note,
             "engine": version.engine,

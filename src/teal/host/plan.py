@@ -16,11 +16,15 @@ from teal.host.wire import Spec
 from teal.kernel.protocol import check_shape
 
 TENSOR_ABSENT = 1
+TENSOR_CHAINED = 4
 FIRST_CAPACITY = 4096
 
-# dtype, shape, capacity, flags, for an output: the input whose memory it is, (region, offset) if it has a place
-PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | None]
-Shapes = tuple[tuple[str, tuple[int, ...], int] | None, ...]  # dtype, shape, bytes (BYTES only); None: not given
+Link = tuple[int, int, int, int]
+# dtype, shape, capacity, flags, for an output: the input whose memory it is, (region, offset) if it has a place, with
+# its link if it is an output to come
+PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, Link] | None]
+# dtype, shape, bytes (BYTES and outputs to come only); None: not given. dtype and shape of what is to come may be None
+Shapes = tuple[tuple[str | None, tuple[int, ...] | None, int] | None, ...]
 Places = Sequence[Place | None]  # of each tensor; empty: of none
 
 
@@ -38,10 +42,16 @@ def plan_inputs(specs: Sequence[Spec], shapes: Shapes, places: Places = ()) -> t
             plans.append(("float32", (), 0, TENSOR_ABSENT, None, None))
             continue
         dtype, shape, nbytes = given
-        if spec.dtype is not None and dtype != spec.dtype:
+        if spec.dtype is not None and dtype is not None and dtype != spec.dtype:
             raise InvalidArgument(f"{dtype}, input {spec.name!r} expects {spec.dtype}", path=f"{path}.dtype")
-        check_shape(spec, shape, extents, path)
+        if shape is not None:
+            check_shape(spec, shape, extents, path)
         place = places[i] if places else None
+        if place is not None and place.link is not None:
+            linked = (place.region, place.offset, place.link)
+            plans.append((dtype or "uint8", shape, nbytes, TENSOR_CHAINED, None, linked))
+            continue
+        assert dtype is not None
         at = None if place is None else (place.region, place.offset)
         plans.append((dtype, shape, nbytes if dtype == "BYTES" else 0, 0, None, at))
     return plans, extents
@@ -64,7 +74,8 @@ def plan_outputs(
         shape = None if i in unplannable else _known_shape(spec, inputs, extents)
         dtype = inputs[spec.like][0] if spec.like is not None else spec.dtype
         plan: PlanEntry
-        if spec.in_place and spec.like is not None and dtype != "BYTES":
+        chained = spec.like is not None and inputs[spec.like][3] & TENSOR_CHAINED
+        if spec.in_place and spec.like is not None and dtype != "BYTES" and not chained:
             plan = (*inputs[spec.like][:4], list(inputs).index(spec.like), None)
         elif shape is None or dtype is None or dtype == "BYTES":
             room = FIRST_CAPACITY if spec.like is None else inputs[spec.like][2]  # strings like those that are given

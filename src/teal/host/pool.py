@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Coroutine
@@ -20,10 +21,12 @@ from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
 from teal.host.limits import spare_descriptors
+from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.residence import Residence
 from teal.host.session import Session, Spill
 from teal.host.settings import PoolSettings
+from teal.host.snapshot import Snapshot
 
 log = logging.getLogger("teal.host")
 
@@ -60,7 +63,21 @@ class Version:
     precision: str | None = None
     weights: str = ""
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
+    memory: int = 0  # bytes of a worker's own memory that it takes while resident
+    parked: bool = False
+    snapshot: Snapshot | None = None  # of a parked one: what it starts from when it comes back
+    used: float = 0.0  # time of the loop when it was seen to have served requests
+    seen_requests: int = 0
+    takes_batches: bool = False  # its requests run together
+    concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
+
+    def close(self) -> None:
+        """Its file, and what is kept of it."""
+        if self.file_fd is not None:
+            os.close(self.file_fd)
+        if self.snapshot is not None:
+            self.snapshot.close()
 
 
 class Pool:
@@ -78,6 +95,7 @@ class Pool:
         self.stopping = False
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
+        self.sweeper.set_batching(settings.batch, settings.delay_ns)
         self._sessions_gone = 0
         self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
@@ -86,6 +104,7 @@ class Pool:
         self._deaths = 0
         self.names = 0  # model indices given out
         self.residence = Residence(self)
+        self.parking = Parking(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -95,6 +114,7 @@ class Pool:
         for worker in self.workers:
             worker.open = True
             worker.send(wire.Open())
+        self.parking.start()
 
     def _spawn(self, index: int) -> WorkerProcess:
         worker = WorkerProcess(index, self._reported)
@@ -175,6 +195,10 @@ class Pool:
             self._keep_spill(report, datagram)
         elif isinstance(report, wire.Optimised):
             self.residence.keep(report, [datagram.take_fd() for _ in report.parts[: wire.MAX_FDS]])
+        elif isinstance(report, wire.Wanted):
+            self.parking.wanted(report)
+        elif isinstance(report, wire.FetchSpill):
+            self._give_spill(worker, report)
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -198,22 +222,24 @@ class Pool:
 
     # ---- sessions and their memory -------------------------------------------------------------------------------
 
-    def open_session(self) -> Session:
-        """Raises QuotaExceeded."""
+    def open_session(self, account: list[Session]) -> Session:
+        """account: the client's sessions here, which this one joins. Raises QuotaExceeded."""
         index, epoch, fd = self.sweeper.open_session(self.limits.slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, self.limits.slots)
+        session = Session(index, epoch, fd, self.limits.slots, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
         return session
 
-    def open_bpf_session(self, fd: int, slots: int, held: int) -> Session:
-        """In a BPF map of a client that holds so many bytes already; takes the descriptor.
+    def open_bpf_session(self, fd: int, slots: int, account: list[Session]) -> Session:
+        """In a BPF map of a client with these sessions; takes the descriptor.
 
         Raises InvalidArgument when it is no such map, QuotaExceeded.
         """
         try:
             nbytes = _core.bpf_memory_bytes(fd)
+            held = sum(session.nbytes for session in account)
             if held + nbytes > self.limits.bytes:
                 raise QuotaExceeded(
                     f"a BPF map of {nbytes} bytes: this client has {held} of its {self.limits.bytes}; use fewer slots "
@@ -228,7 +254,8 @@ class Pool:
             os.close(fd)
             raise
         index, epoch, fd, nbytes = self.sweeper.adopt_bpf_session(fd, slots, self.limits.in_flight)
-        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes)
+        session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes, account=account)
+        account.append(session)
         self.sessions[index] = session
         for worker in self.workers:
             self._tell_session(worker, session)
@@ -238,7 +265,7 @@ class Pool:
         """(id, descriptor, bytes) of a new region. Raises QuotaExceeded with the numbers."""
         if not self._fits(session, nbytes):
             raise QuotaExceeded(
-                f"{nbytes} more bytes of shared memory: this client has {session.nbytes} of its {self.limits.bytes}; "
+                f"{nbytes} more bytes of shared memory: this client has {session.held} of its {self.limits.bytes}; "
                 "release tensors, or raise Limits.bytes"
             )
         region = session.granted  # never used again: a worker that has not heard of it yet can tell that it will
@@ -262,9 +289,16 @@ class Pool:
         return region, fd, size
 
     def _fits(self, session: Session, nbytes: int) -> bool:
-        if session.nbytes + nbytes > self.limits.bytes:
+        if session.held + nbytes > self.limits.bytes:
             session.leases.look()
-        return session.nbytes + nbytes <= self.limits.bytes
+            self._drop_spills(session)
+        return session.held + nbytes <= self.limits.bytes
+
+    def _drop_spills(self, session: Session) -> None:
+        """Those that nobody can ask for any more: their slot has been used again."""
+        for number, spill in list(session.spills.items()):
+            if self.sweeper.is_used_again(session.index, spill.slot, spill.generation):
+                os.close(session.spills.pop(number).fd)
 
     async def free_region(self, session: Session, region: int) -> None:
         """After every worker has let go of it. Raises NotFound."""
@@ -292,6 +326,7 @@ class Pool:
         session.leases.end()
         session.close_descriptors()
         self.sessions.pop(session.index, None)
+        session.account.remove(session)
         requests = self.sweeper.session(session.index)["requests"]
         self._sessions_gone += requests > 0
         self._requests_gone += requests
@@ -340,8 +375,34 @@ class Pool:
             return
         number = session.next_spill
         session.next_spill += 1
-        session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout)
+        slot, generation = self.sweeper.record_request(report.record)
+        session.spills[number] = Spill(datagram.take_fd(), report.nbytes, report.layout, slot, generation)
         self.sweeper.end_handed_over(report.record, report.generation, number)
+
+    def _give_spill(self, worker: WorkerProcess, report: wire.FetchSpill) -> None:
+        """To a worker whose request reads it."""
+        session = self.sessions.get(report.session)
+        spill = None
+        if session is not None and session.epoch == report.epoch and not session.closed:
+            spill = session.spills.get(report.spill) or session.lent.get(report.spill)
+        answer = wire.GiveSpill(report.session, report.epoch, report.spill)
+        if spill is None:
+            worker.send(answer)
+            return
+        answer.found, answer.layout = True, spill.layout
+        worker.send(answer, (spill.fd,))
+
+    def _lend(self, session: Session, number: int, spill: Spill) -> None:
+        """It was taken by its client, and requests that are out still read it."""
+        session.lent[number] = spill
+
+        async def until_read() -> None:
+            while not session.closed and self.sweeper.is_awaited(session.index, spill.slot, spill.generation):
+                await asyncio.sleep(0.01)
+            if session.lent.pop(number, None) is not None:
+                os.close(spill.fd)
+
+        self.spawn_task(until_read())
 
     def take_spill(self, session: Session, number: int) -> tuple[Spill, tuple[int, ...]]:
         """A spill and the descriptors that go with it, which are closed once the answer is sent. Raises NotFound."""
@@ -351,18 +412,22 @@ class Pool:
         fds = [spill.fd]
         if (lease := session.leases.give(spill.nbytes)) is not None:
             fds.append(lease)
+        if self.sweeper.is_awaited(session.index, spill.slot, spill.generation):
+            fds[0] = os.dup(spill.fd)
+            self._lend(session, number, spill)
         for fd in fds:
             asyncio.get_running_loop().call_soon(os.close, fd)
-        return spill, tuple(fds)
+        return dataclasses.replace(spill, fd=fds[0]), tuple(fds)
 
     # ---- versions ------------------------------------------------------------------------------------------------
 
     async def undo_load(self, order: wire.LoadKernel) -> None:
         """After a load that failed: no worker holds it any more."""
-        await self._drop_kernel(order.line, order.generation)
+        await self.drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
-    async def _drop_kernel(self, line: int, generation: int) -> None:
+    async def drop_kernel(self, line: int, generation: int) -> None:
+        """No worker holds it any more."""
         self.residence.forget(line, generation)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
@@ -380,6 +445,7 @@ class Pool:
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""
+        await self.parking.out_of_here(version, force=force)
         self.sweeper.retire_version(version.line)
         if force:
             self.sweeper.cancel_version(version.line)
@@ -387,9 +453,8 @@ class Pool:
             await asyncio.sleep(0.001)
         self.versions.pop(version.line, None)
         self.set_idle()
-        await self._drop_kernel(version.line, version.generation)
-        if version.file_fd is not None:
-            os.close(version.file_fd)
+        await self.drop_kernel(version.line, version.generation)
+        version.close()
         self.sweeper.free_version(version.line)
 
     def numbers(self) -> dict[str, Any]:
@@ -398,6 +463,8 @@ class Pool:
             "name": self.name,
             "workers": self.settings.workers,
             "idle_us": self.settings.idle_ns / 1000,
+            "batch": self.settings.batch,
+            "delay_us": self.settings.delay_ns / 1000,
             "threads": self.settings.threads,
             "cores": list(self.settings.cores),
             "bytes": self.limits.bytes,
@@ -409,6 +476,10 @@ class Pool:
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
+            "memory": self.settings.memory,
+            "memory_used": self.parking.used(),
+            "parkings": self.parking.parkings,
+            "returns": self.parking.returns,
         }
 
     # ---- the end -------------------------------------------------------------------------------------------------
@@ -429,6 +500,7 @@ class Pool:
                 break
             await asyncio.sleep(0.002)
         self.stopping = True
+        self.parking.stop()
         for task in list(self._tasks):
             task.cancel()
         for worker in self.workers:
@@ -447,8 +519,7 @@ class Pool:
             session.leases.end()
             session.close_descriptors()
         for version in self.versions.values():
-            if version.file_fd is not None:
-                os.close(version.file_fd)
+            version.close()
         self.versions.clear()
         self.residence.close()
         self.sweeper.stop()

@@ -78,11 +78,14 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for.
+    uid: user who loaded it; device, path: what a device model was loaded for; memory: bytes of its own that each worker
+    has for it; parked: it comes back when it is called; kept: replaced versions of the name that rollback() can bring
+    back.
     engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
     threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
     each), or both; snapshot: bytes of the optimised form that the host keeps for other workers. Nothing of the kind for
-    kernels without an engine."""
+    kernels without an engine. takes_batches: its requests run together in this pool; concurrency: workers that run the
+    name at once, at most, None: any number."""
 
     name: str
     version: int
@@ -104,6 +107,11 @@ class ModelInfo:
     threads: int = 1
     weights: str = ""
     snapshot: int = 0
+    memory: int = 0
+    parked: bool = False
+    kept: tuple[int, ...] = ()
+    takes_batches: bool = False
+    concurrency: int | None = None
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -142,6 +150,10 @@ class ModelStatistics:
     (by the same, through a worker), "pl" (a launch each), "cpu". batches: path by batch, up to that power of two, and
     why if it is not the one asked for. fallbacks: slots that went to another path than was asked for; losses: resident
     kernels that did not answer any more; note: what could not be had at the load, or later.
+    chained: requests that took outputs of others where they were, without a way back to the client; relayed: those
+    whose inputs came from another pool or host, and were passed on by the client's process (kept by clients).
+    runs_together: runs of several requests at once; batched: requests in these. held: times that a request was passed
+    over because its name ran in as many workers as ``concurrency`` allows.
     """
 
     requests: int
@@ -161,6 +173,16 @@ class ModelStatistics:
     fallbacks: int = 0
     losses: int = 0
     note: str = ""
+    chained: int = 0
+    relayed: int = 0
+    runs_together: int = 0
+    batched: int = 0
+    held: int = 0
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests in a run, of those runs that had several; 0 when there were none."""
+        return self.batched / self.runs_together if self.runs_together else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +199,11 @@ class WorkerStatistics:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
-    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
-    sessions_gone, requests_gone: of clients that called and have left."""
+    longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; threads: of
+    engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
+    clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
+    memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
+    versions that made room, and that came back."""
 
     name: str
     workers: int
@@ -188,17 +213,26 @@ class PoolStatistics:
     bytes: int
     in_flight: int
     slots: int
+    batch: int
+    delay_us: float
     sessions: int
     sessions_gone: int
     requests_gone: int
     queued: int
     active: int
     restarts: int
+    memory: int | None = None
+    memory_used: int = 0
+    parkings: int = 0
+    returns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring."""
+    """One session of a client with a pool. bytes: shared memory it holds. garbage: broken entries found in its ring.
+
+    stages: copy, wake and total, as the client saw its calls. Of a BPF session queue (taken from its ring to kernel
+    entered) and run instead, as workers saw them; its copy, wake and total are empty."""
 
     pid: int
     uid: int

@@ -99,6 +99,8 @@ class Load(Message, tag="load"):
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
     precision: str | None = None  # fp32 or bf16: how an engine computes in float32
+    concurrency: int | None = None  # workers that run the name at once, at most
+    note: str = ""  # what the client has to say of it: what was tuned, or why that was not used
 
 
 class Verify(Message, tag="verify"):
@@ -110,6 +112,14 @@ class Unload(Message, tag="unload"):
     name: str
     version: int | None = None
     force: bool = False
+
+
+class RollBack(Message, tag="roll_back"):
+    """Makes an earlier version current again."""
+
+    name: str
+    version: int | None = None  # None: the one that was replaced last
+    timeout: float = LOAD_TIMEOUT  # seconds
 
 
 class Lookup(Message, tag="lookup"):
@@ -153,6 +163,7 @@ ClientMessage = (
     | FreeRegion
     | Load
     | Unload
+    | RollBack
     | Lookup
     | Release
     | ListModels
@@ -245,6 +256,16 @@ class DropKernel(Message, tag="drop_kernel"):
     generation: int
 
 
+class GiveSpill(Message, tag="give_spill"):
+    """The answer to FetchSpill. The region's descriptor comes with it, unless there is no such spill."""
+
+    session: int
+    epoch: int
+    spill: int
+    found: bool = False
+    layout: list[tuple[int, str, list[int], int, int]] = []
+
+
 class Open(Message, tag="open"):
     """Everything that was loaded before this worker came is loaded in it too: it may take requests."""
 
@@ -253,7 +274,9 @@ class Quit(Message, tag="quit"):
     pass
 
 
-WorkerOrder = AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | Open | Quit
+WorkerOrder = (
+    AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | GiveSpill | Open | Quit
+)
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
 
@@ -280,6 +303,7 @@ class Loaded(Message, tag="loaded"):
     note: str = ""  # what of the order could not be had, and what was done instead
     engine: str = ""  # name and version of what runs it
     weights: str = ""  # where an engine keeps them
+    memory: int = 0  # bytes by which the worker's own memory grew
 
 
 class Optimised(Message, tag="optimised"):
@@ -309,6 +333,13 @@ class Lost(Message, tag="lost"):
     why: str
 
 
+class Wanted(Message, tag="wanted"):
+    """A request for a parked version is waiting."""
+
+    line: int
+    generation: int
+
+
 class Dropped(Message, tag="dropped"):
     what: str
     index: int
@@ -322,7 +353,15 @@ class Spilled(Message, tag="spilled"):
     layout: list[tuple[int, str, list[int], int, int]]  # output, dtype, shape, offset, bytes
 
 
-WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Dropped | Spilled
+class FetchSpill(Message, tag="fetch_spill"):
+    """A request takes an output of another one that was spilled."""
+
+    session: int
+    epoch: int
+    spill: int
+
+
+WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -29,12 +29,13 @@ from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.process import DEVICE_LOST
-from teal.kernel.builtin import BUILTINS
+from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
 _PR_SET_PDEATHSIG = 1
+_SPILL_PATIENCE = 5.0  # seconds
 _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 
 
@@ -49,8 +50,10 @@ class Control:
         self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, list[int]]] = (
             queue.SimpleQueue()
         )
+        self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
         worker.on_dropped(self._dropped)
+        worker.on_fetch(self._fetch)
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="control", daemon=True).start()
@@ -104,6 +107,8 @@ class Control:
             case wire.LoadKernel():
                 count = order.has_file + len(order.snapshot_parts)
                 self._kernel_orders.put((order, [datagram.take_fd() for _ in range(count)]))
+            case wire.GiveSpill(found=found):
+                self._given.put((order, datagram.take_fd() if found else None))
             case wire.Open():
                 self.opened.set()
             case wire.Quit():
@@ -123,6 +128,7 @@ class Control:
     def _load(self, order: wire.LoadKernel, fds: list[int]) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
+        before = _own_bytes()
         try:
             self.report(wire.Loading(order.line, order.generation))
             self._make(order, fds, report)
@@ -132,6 +138,7 @@ class Control:
             for fd in fds:
                 os.close(fd)
         report.seconds = time.perf_counter() - start
+        report.memory = max(0, _own_bytes() - before)
         with contextlib.suppress(OSError):
             try:
                 self.report(report)
@@ -141,8 +148,8 @@ class Control:
     def _make(self, order: wire.LoadKernel, fds: list[int], report: wire.Loaded) -> None:
         fd = fds[0] if order.has_file else None
         if order.kernel == "builtin":
-            report.inputs, report.outputs, report.pure = BUILTINS[order.source]
-            self._worker.set_builtin(order.line, order.generation, order.source)
+            name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
+            self._worker.set_builtin(order.line, order.generation, name)
             return
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
@@ -231,6 +238,9 @@ class Control:
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
         dropped = wire.Dropped(what, index, epoch)
+        if what == "wanted":
+            self._tell(wire.Wanted(index, epoch))
+            return
         if what == "kernel":
             self._kernel_orders.put((dropped, []))  # freeing a model takes longer than requests should wait
             return
@@ -251,6 +261,22 @@ class Control:
             _give_memory_back()
         with contextlib.suppress(OSError):
             self.report(dropped)
+
+    def _fetch(self, session: int, epoch: int, spill: int) -> tuple[int, list[Any]] | None:
+        """A spilled output that a request takes. Called by the loop, which waits for it."""
+        with contextlib.suppress(OSError):
+            self.report(wire.FetchSpill(session, epoch, spill))
+            until = time.monotonic() + _SPILL_PATIENCE
+            while (left := until - time.monotonic()) > 0:
+                try:
+                    given, fd = self._given.get(timeout=left)
+                except queue.Empty:
+                    break
+                if (given.session, given.epoch, given.spill) == (session, epoch, spill):
+                    return None if fd is None else (fd, given.layout)
+                if fd is not None:  # the answer to a question that was given up
+                    os.close(fd)
+        return None
 
     def _spill(self, record: int, generation: int, outputs: list[Any]) -> None:
         """Outputs that did not fit their slot: into a region of their own, which the host passes on."""
@@ -291,6 +317,15 @@ def _die_with_host() -> None:
     # The signal comes when the thread that started us ends: the host's loop, which outlives its workers.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _own_bytes() -> int:
+    """Memory of this process that nobody shares; 0 where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _give_memory_back() -> None:

@@ -23,12 +23,23 @@ from teal.device.resident import DONE, LATE, PARKED_ANSWER, Patience
 from teal.errors import KernelFailed
 from teal.kernel.residents import OpenDevice
 
-LINE_BYTES = 128
+LINE_BYTES = _core.LINE_BYTES
 _SERVED_WITHIN = 5.0  # seconds
 _LOOK_EVERY_NS = 2_000_000_000
 _PARKED = 0
 _FIRST_REST, _LONGEST_REST = 1.0, 60.0  # seconds on the CPU before the device is tried again
-_ASKED, _DONE, _STATUS, _STATE, _STAMP, _OWNER, _LIMIT = 0, 16, 17, 18, 20, 21, 22  # words of a DeviceLine
+_ASKED, _DONE, _STATUS, _STATE, _STAMP, _OWNER, _LIMIT = (  # words of a DeviceLine
+    at // 4
+    for at in (
+        _core.LINE_ASKED,
+        _core.LINE_DONE,
+        _core.LINE_STATUS,
+        _core.LINE_STATE,
+        _core.LINE_STAMP,
+        _core.LINE_OWNER,
+        _core.LINE_LIMIT,
+    )
+)
 
 
 class LaunchCall:
@@ -150,7 +161,9 @@ class ResidentCall:
         if self._client is not None:
             number, self._client = self._client, None
             self._resident.remove(number)
-            self._words[_STAMP], self._words[_OWNER] = 0, 0
+            self._words[_STAMP] = 0
+            _core.fence()  # SYNC: pairs with the client's acquire of the owner, in settled(): the kernel has let go
+            self._words[_OWNER] = 0
 
     def close(self) -> None:
         """Returns when the kernel looks at neither lines nor tensors any more. Twice is fine."""

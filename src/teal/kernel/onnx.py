@@ -292,10 +292,17 @@ def _spec(node: Any, model: str, free: frozenset[str] = frozenset(), *, optional
         raise KernelFailed(
             f"{node.name!r} is a {node.type}; Teal passes tensors of {', '.join(sorted(_DTYPES.values()))}", model=model
         )
-    shape = [extent if isinstance(extent, (int, str)) else None for extent in node.shape or ()]
+    shape = [_extent(extent) for extent in node.shape or ()]
     if not shape and node.name in free:
         return Spec(node.name, dtype, None, optional=optional)
     return Spec(node.name, dtype, shape, optional=optional)
+
+
+def _extent(extent: Any) -> int | str | None:
+    """A number, a name, or None for any. "?" is what Paddle writes for an extent that it does not know: no name."""
+    if isinstance(extent, int):
+        return extent if extent >= 0 else None
+    return extent if isinstance(extent, str) and extent not in ("", "?") else None
 
 
 def _element_type(tensor: Tensor) -> Any:

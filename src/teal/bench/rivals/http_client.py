@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 CONNECT_SECONDS = 60.0
 
@@ -32,13 +33,13 @@ def connect(address: str | tuple[str, int]) -> socket.socket:
     raise TimeoutError(f"no server at {address} after {CONNECT_SECONDS:.0f} s")
 
 
-def library(address: str | tuple[str, int], path: str, body: bytes, kind: str) -> Callable[[], bytes]:
-    """A function that posts the body over http.client and returns the answer's body; kind: the content type."""
+def poster(address: str | tuple[str, int], path: str, kind: str) -> Callable[[bytes], bytes]:
+    """A function that posts a body over http.client and returns the answer's body; kind: the content type."""
     connection = http.client.HTTPConnection("localhost")
     connection.sock = connect(address)
     headers = {"Content-Type": kind}
 
-    def post() -> bytes:
+    def post(body: bytes) -> bytes:
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
         answer = response.read()
@@ -47,6 +48,11 @@ def library(address: str | tuple[str, int], path: str, body: bytes, kind: str) -
         return answer
 
     return post
+
+
+def library(address: str | tuple[str, int], path: str, body: bytes, kind: str) -> Callable[[], bytes]:
+    """A function that posts this body each time and returns the answer's body."""
+    return partial(poster(address, path, kind), body)
 
 
 def hand(address: str | tuple[str, int], path: str, body: bytes, expected: int) -> Callable[[], bytes]:

@@ -118,7 +118,7 @@ struct teal_bpf_entry {
     __u32 offset_high;
     __u32 deadline_low;
     __u32 deadline_high;
-    __u32 submitted_low; /* 0: a BPF program has no tick counter to read; such requests are left out of the queue times */
+    __u32 submitted_low; /* 0: a BPF program has no tick counter to read; the queue times begin when a worker takes the entry */
     __u32 submitted_high;
 };
 

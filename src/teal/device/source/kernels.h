@@ -3,7 +3,13 @@
 //
 // A look across a bus costs a microsecond, so a scan takes as few as it can: one word for version and quit, one for each line.
 // Everything else of the directory is copied when its version changes, and what has been done is kept beside the copy.
-#define TEAL_REGIONS 8
+#define TEAL_REGIONS 64
+// X(number) for each region, in octal: arguments of a kernel cannot be an array.
+#define TEAL_EIGHT(X, n) X(0##n##0) X(0##n##1) X(0##n##2) X(0##n##3) X(0##n##4) X(0##n##5) X(0##n##6) X(0##n##7)
+#define TEAL_EACH_REGION(X) \
+    TEAL_EIGHT(X, 0) TEAL_EIGHT(X, 1) TEAL_EIGHT(X, 2) TEAL_EIGHT(X, 3) TEAL_EIGHT(X, 4) TEAL_EIGHT(X, 5) TEAL_EIGHT(X, 6) TEAL_EIGHT(X, 7)
+#define TEAL_PARAMETER(i) , TEAL_GLOBAL uchar* r##i
+#define TEAL_TAKE(i) copy.regions[i] = r##i;
 #define TEAL_CAPACITY 256u
 #define TEAL_LEAVE 0xffffffffu
 #define TEAL_PARKED 0u
@@ -43,11 +49,12 @@ typedef struct {
     uint job;  // the entry to run, or TEAL_LEAVE
     uint done[TEAL_CAPACITY];
     uint batch[TEAL_CAPACITY];
+    TEAL_GLOBAL uchar* regions[TEAL_REGIONS];   // null: a number not in use
     TEAL_GLOBAL uchar* line[TEAL_CAPACITY];     // null: not active
     TEAL_GLOBAL uchar* part[TEAL_CAPACITY][4];  // weights, in, out0, out1; null: names a region that is not there
 } TealCopy;
 
-static TEAL_DEVICE void teal_read(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL uchar** regions, TEAL_LOCAL TealCopy* copy) {
+static TEAL_DEVICE void teal_read(TEAL_GLOBAL uchar* directory, TEAL_LOCAL TealCopy* copy) {
     const uint count = TEAL_U32(directory, 16);
     copy->idle = TEAL_U64(directory, 24);
     copy->backoff = TEAL_U32(directory, 32);
@@ -56,12 +63,12 @@ static TEAL_DEVICE void teal_read(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL ucha
         TEAL_GLOBAL uchar* entry = TEAL_ENTRY(directory, i);
         const ulong table = TEAL_U64(entry, 16);  // region numbers, one a byte
         const uint at = (uint)(table & 255u);
-        copy->line[i] = TEAL_U32(entry, 0) && at < TEAL_REGIONS && regions[at] ? regions[at] + TEAL_U64(entry, 8) : 0;
+        copy->line[i] = TEAL_U32(entry, 0) && at < TEAL_REGIONS && copy->regions[at] ? copy->regions[at] + TEAL_U64(entry, 8) : 0;
         copy->batch[i] = TEAL_U32(entry, 4);
         copy->done[i] = TEAL_LEDGER(directory, i);
         for (uint k = 0; k < 4; ++k) {
             const uint number = (uint)(table >> (8 * k + 8)) & 255u;
-            copy->part[i][k] = number < TEAL_REGIONS && regions[number] ? regions[number] + TEAL_U64(entry, 24 + 8 * k) : 0;
+            copy->part[i][k] = number < TEAL_REGIONS && copy->regions[number] ? copy->regions[number] + TEAL_U64(entry, 24 + 8 * k) : 0;
         }
     }
 }
@@ -98,8 +105,7 @@ static TEAL_DEVICE uint teal_scan(TEAL_LOCAL TealCopy* copy, uint cursor, uint* 
 }
 
 // Waits for a request; TEAL_LEAVE: none came within the idle time, or the worker wants the kernel to leave.
-static TEAL_DEVICE uint teal_wait(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL uchar** regions, TEAL_LOCAL TealCopy* copy, uint cursor, uint* generation,
-                                  ulong* polls) {
+static TEAL_DEVICE uint teal_wait(TEAL_GLOBAL uchar* directory, TEAL_LOCAL TealCopy* copy, uint cursor, uint* generation, ulong* polls) {
     const ulong since = TEAL_CLOCK(*polls);
     for (uint quiet = 0;; ++quiet) {
         const ulong news = TEAL_U64(directory, 8);
@@ -107,7 +113,7 @@ static TEAL_DEVICE uint teal_wait(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL ucha
         const uint quit = (uint)(news >> 32);
         if ((uint)news != copy->version) {
             TEAL_ACQUIRE();
-            teal_read(directory, regions, copy);
+            teal_read(directory, copy);
             copy->version = (uint)news;
             teal_mark(directory, copy, TEAL_RESIDENT);
             TEAL_STORE(directory + 64, copy->version);
@@ -141,22 +147,20 @@ static TEAL_DEVICE void teal_answer(TEAL_GLOBAL uchar* directory, TEAL_LOCAL Tea
     TEAL_U64(directory, 64 + 16) = runs;
 }
 
-TEAL_KERNEL void teal_resident(TEAL_GLOBAL uchar* directory, TEAL_GLOBAL uchar* r0, TEAL_GLOBAL uchar* r1, TEAL_GLOBAL uchar* r2, TEAL_GLOBAL uchar* r3,
-                               TEAL_GLOBAL uchar* r4, TEAL_GLOBAL uchar* r5, TEAL_GLOBAL uchar* r6, TEAL_GLOBAL uchar* r7) {
+TEAL_KERNEL void teal_resident(TEAL_GLOBAL uchar* directory TEAL_EACH_REGION(TEAL_PARAMETER)) {
     TEAL_SHARED uchar scratch[TEAL_SCRATCH_BYTES] TEAL_ALIGNED;
     TEAL_SHARED TealCopy copy;
-    TEAL_GLOBAL uchar* regions[TEAL_REGIONS];
-    regions[0] = r0, regions[1] = r1, regions[2] = r2, regions[3] = r3, regions[4] = r4, regions[5] = r5, regions[6] = r6, regions[7] = r7;
     // Only worker 0 polls and answers; the others wait at the barrier.
     const uint leads = TEAL_WORKER == 0;
     uint cursor = 0, generation = 0;
     ulong polls = TEAL_U64(directory, 64 + 24), runs = TEAL_U64(directory, 64 + 16);
     if (leads) {
+        TEAL_EACH_REGION(TEAL_TAKE)
         copy.count = 0;
         copy.version = TEAL_U32(directory, 8) - 1;
     }
     for (;;) {
-        if (leads) copy.job = teal_wait(directory, regions, &copy, cursor, &generation, &polls);
+        if (leads) copy.job = teal_wait(directory, &copy, cursor, &generation, &polls);
         TEAL_BARRIER();
         const uint number = copy.job;
         if (number == TEAL_LEAVE) break;

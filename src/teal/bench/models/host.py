@@ -1,0 +1,54 @@
+"""Teal's host as a lane of `teal bench models`: a process of its own, as `teal serve` is, on all cores."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from teal.bench.rivals import lane
+
+
+class Residence:
+    """One host; subject: the module that is Teal."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._host = import_module(config["subject"]).Host(workers=config.get("workers", 1))
+
+    def address(self) -> str:
+        return str(self._host.address)
+
+    def load(self, name: str, source: str, **settings: Any) -> dict[str, Any]:
+        """Loads a model; returns its engine, what was said about it, and the seconds that it took."""
+        model = self._host.load(name, source, **settings)
+        info = model.info
+        said = {"kernel": info.kernel, "precision": getattr(info, "precision", None), "seconds": info.seconds}
+        return said | {"note": getattr(info, "note", "") or model.statistics().note}
+
+    def unload(self, name: str) -> None:
+        self._host.unload(name)
+
+    def unload_all(self) -> None:
+        for name in {info.name for info in self._host.models()}:
+            self._host.unload(name)
+
+    def close(self) -> None:
+        self._host.close()
+
+
+def client(config: dict[str, Any]) -> lane.Contender:
+    """config: subject, workers."""
+    residence = Residence(config)
+    return lane.Contender(
+        questions={
+            "address": residence.address,
+            "load": residence.load,
+            "unload": residence.unload,
+            "unload_all": residence.unload_all,
+        },
+        note="one worker, default idle",
+        close=residence.close,
+    )
+
+
+if __name__ == "__main__":
+    lane.main(client)

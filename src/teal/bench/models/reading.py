@@ -1,0 +1,51 @@
+"""The OCR pipeline as a lane: a host with two workers, and pages read stage by stage or as a pipeline.
+
+A call reads `PAGES` pages. "steps": one page after the other, the client between the stages. "pipeline": all pages are
+submitted at once, each as a chain of six futures, so that one worker prepares a page while the other runs a model.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from teal.bench.rivals import lane
+from teal.demo import ocr
+
+PAGES, WORKERS = 4, 2
+
+
+def client(config: dict[str, Any]) -> lane.Contender:
+    """config: subject. Raises NotFound without the models or the page."""
+    page = ocr.page()
+    ocr.parts()
+    host = import_module(config["subject"]).Host(workers=WORKERS)
+    single, double = ocr.Reader(host, 1), ocr.Reader(host, 2, "ocr2")
+
+    def steps(reader: ocr.Reader) -> lane.Variant:
+        return lane.Variant(lambda: [reader.read_in_steps(page) for _ in range(PAGES)], lambda: said(reader.read(page)))
+
+    def pipeline(reader: ocr.Reader) -> lane.Variant:
+        def call() -> list[Any]:
+            futures = [reader.submit(page) for _ in range(PAGES)]
+            return [reader.text(future.result()[0].numpy()) for future in futures]
+
+        return lane.Variant(call, lambda: said(call()[-1]))
+
+    return lane.Contender(
+        variants={
+            "steps": lambda: steps(single),
+            "pipeline": lambda: pipeline(single),
+            "steps, 2 threads": lambda: steps(double),
+        },
+        note=f"{PAGES} pages a call, {WORKERS} workers",
+        close=host.close,
+    )
+
+
+def said(lines: list[tuple[str, float]]) -> bytes:
+    return "\n".join(text for text, _ in lines).encode()
+
+
+if __name__ == "__main__":
+    lane.main(client)
