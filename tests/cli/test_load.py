@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -180,3 +181,14 @@ def test_a_device_that_is_not_there_is_said(teal: Teal, name: str) -> None:
     assert said.status == 0
     assert "opencl:nope" in said.out.splitlines()[1]
     assert teal(f"load {name} {mllb} --device opencl:nope --json").json["note"]
+
+
+def test_an_engine_and_its_precision(teal: Teal, name: str, mlp: Path) -> None:
+    pytest.importorskip("openvino")
+    said = teal(f"load {name} {mlp} --kernel openvino --precision fp32 --threads 1 --json")
+    assert said.status == 0
+    info = json.loads(said.out)
+    assert (info["kernel"], info["precision"], info["threads"]) == ("openvino", "fp32", 1)
+    assert info["engine"].startswith("openvino ")
+    assert "openvino (fp32, threads 1)" in teal(f"load {name} {mlp} --kernel openvino --threads 1").out
+    assert "--precision" in teal("load --help").out

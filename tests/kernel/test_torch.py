@@ -350,3 +350,34 @@ def test_a_package_of_native_code(load: Any, native: Path, perceptron: tuple[Pat
     with pytest.raises(teal.KernelFailed):
         model(np.zeros((3, 64), np.float64))
     assert model(x)[0].shape == (7, 8)
+
+
+def test_bf16_on_request_only(load: Any, tmp_path: Path) -> None:
+    """float32 stays float32, also when a model in bfloat16 is resident in the same worker."""
+    torch.manual_seed(1)
+    module = exported.Perceptron(width=512, out=512)
+    path = exported.batched(tmp_path / "m.pt2", module, 512)
+    x = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
+    wanted = answer(module, x)
+    if not torch.cpu._is_amx_tile_supported():
+        with pytest.raises(teal.InvalidArgument, match="bf16: torch computes float32 so on CPUs with AMX only"):
+            load(path, precision="bf16")
+        return
+    exact, narrow = load(path), load(path, precision="bf16")
+    assert (exact.info.precision, narrow.info.precision) == ("fp32", "bf16")
+    for _ in range(3):
+        assert np.allclose(exact(x)[0].numpy(), wanted, atol=1e-5)
+        difference = np.abs(narrow(x)[0].numpy() - wanted).max()
+        assert 1e-4 < difference < 0.05 * np.abs(wanted).max()
+
+
+def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, perceptron: tuple[Path, Any]) -> None:
+    from teal.kernel import openvino
+    from teal.kernel import torch as kernel
+    from teal.kernel.protocol import Source, load_kernel
+
+    monkeypatch.setattr(kernel, "torch", None)
+    monkeypatch.setattr(openvino, "ov", None)
+    for name in ("torch", "openvino"):
+        with pytest.raises(teal.NotFound, match=rf"{name} is not installed; pip install 'teal-runtime\[{name}\]'"):
+            load_kernel(name, Source("m", str(perceptron[0])))

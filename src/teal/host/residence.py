@@ -162,7 +162,7 @@ class Residence:
     def snapshot(self, line: int) -> Snapshot | None:
         """The optimised form of a version, which stays the version's."""
         order = self._orders.get(line)
-        return None if order is None else order.snapshot
+        return self._parked.get(line) if order is None else order.snapshot
 
     def close(self) -> None:
         """At the end of the pool."""

@@ -177,13 +177,7 @@ class _Bound:
             for i, (spec, tensor) in enumerate(zip(kernel.outputs, slot.outputs, strict=True))
             if tensor is None or spec.dtype == "BYTES"
         ]
-        # An output whose shape depends on the inputs' may come in another one than was planned.
-        self._unsure = [
-            i
-            for i, spec in enumerate(kernel.outputs)
-            if i not in self._left and not all(isinstance(extent, int) for extent in spec.shape or (None,))
-        ]
-        self.whole = not (self._strings or self._left or self._unsure)
+        self.whole = not (self._strings or self._left)  # known extents are the engine's own inference
 
     def request(self) -> Any:
         """Its infer request, made anew if it was given up. Raises InvalidArgument."""
@@ -229,15 +223,12 @@ class _Bound:
                 request.set_input_tensor(i, ov.Tensor(decoded(tensor.numpy().ravel(), tensor.shape).astype(np.str_)))
         self.run()
         outcome: list[Any] = [None] * len(self._kernel.outputs)
-        for i in (*self._left, *self._unsure):
+        for i in self._left:
             if not self._slot.wanted[i]:
                 continue
             made = request.get_output_tensor(i)
-            planned = self._slot.outputs[i]
-            if self._kernel.outputs[i].dtype == "BYTES":
-                outcome[i] = pack(made.str_data)
-            elif planned is None or tuple(made.shape) != planned.shape:
-                outcome[i] = _array(made, self._kernel.outputs[i])
+            spec = self._kernel.outputs[i]
+            outcome[i] = pack(made.str_data) if spec.dtype == "BYTES" else _array(made, spec)
         return outcome
 
 

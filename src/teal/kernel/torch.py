@@ -42,6 +42,13 @@ def torch_kernel(source: Source) -> Kernel:
     from teal.kernel.torch_package import PackageKernel
 
     compile_it = _options(source)
+    if source.precision == "bf16" and not torch.cpu._is_amx_tile_supported():
+        # With AVX512_BF16 alone, oneDNN goes on in float32 however it is asked (seen with torch 2.13).
+        raise InvalidArgument(
+            f"{source.precision}: torch computes float32 so on CPUs with AMX only; leave precision= out, or take "
+            "kernel='openvino'",
+            path="$.precision",
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about memory that it may not know to be read-only
         sealed = [mapped_privately(fd) for fd in source.sealed]
