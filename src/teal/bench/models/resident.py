@@ -78,6 +78,8 @@ def loaded(stage: Stage, contest: Contest) -> dict[str, dict[str, Any]]:
         elif (reason := tune(stage, contest, Path(source))) is not None:
             stage.report.absent(TUNED, contest.group, reason)
             continue
+        if stage.bound(contest.entry):
+            settings = settings | {"pool": "bound"}
         try:
             said = stage.host.ask("load", name=name, source=source, **settings)
         except LaneError as error:
@@ -102,6 +104,7 @@ def tune(stage: Stage, contest: Contest, source: Path) -> str | None:
     samples = Path(stage.folder) / "samples.npz"
     np.savez(samples, **contest.entry.inputs(SAMPLES, SAMPLE_SEED))
     question = Question(source, max_error=MAX_ERROR, inputs=samples, int8=bool(contest.entry.real))
+    question.threads = [contest.entry.threads] if contest.entry.threads else []
     try:
         found = Search(question, lambda what: stage.say(f"tuning: {what}")).run()
     except TealError as error:
