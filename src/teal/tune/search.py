@@ -146,7 +146,8 @@ class Search:
         if "openvino" in self._engines:
             plain.append(Candidate("openvino", "bf16", most))
         if "torch" in self._engines:
-            plain.append(Candidate("torch", "fp32", most, compiled=True))
+            plain += [Candidate("torch", "bf16", most)]
+            plain += [Candidate("torch", precision, most, compiled=True) for precision in ("fp32", "bf16")]
         if self._model.suffix == ".onnx" and self._question.int8:
             for way in self._int8_ways():
                 try:
