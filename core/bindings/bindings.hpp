@@ -13,6 +13,7 @@ void bind_cpu(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_tensor(nb::module_& m);
 void bind_memory(nb::module_& m);
+void bind_watch(nb::module_& m);
 void bind_client(nb::module_& m);
 void bind_slot(nb::module_& m);
 void bind_event(nb::module_& m);

@@ -76,6 +76,11 @@ void bind_client(nb::module_& m) {
         }, nb::arg("dtype"), nb::arg("shape"), nb::arg("align") = 256, nb::sig("def allocate(self, dtype: str, shape: typing.Sequence[int], align: int = 256) -> Tensor | None"))
         .def("place_of", &place_of, nb::arg("array"), nb::sig("def place_of(self, array: typing.Any, /) -> Place | None"),
              "Where a Tensor of this session, or a packed NumPy array or memoryview of one, lies; None: it has to be copied. Raises Closed after release().")
+        .def("tensor_at", [](const ClientSession& s, std::uint64_t address, std::uint64_t nbytes) -> nb::object {
+            const Tensor* tensor = live_tensor_at(&s, reinterpret_cast<const std::byte*>(address), nbytes);
+            return tensor == nullptr ? nb::none() : nb::borrow(nb::find(tensor));
+        }, nb::arg("address"), nb::arg("nbytes"), nb::sig("def tensor_at(self, address: int, nbytes: int) -> Tensor | None"),
+             "A tensor of this session that somebody holds and that has all of these bytes. The caller keeps what shows them.")
         .def("peer_gone", &ClientSession::peer_gone)
         .def("close", &ClientSession::close)
         .def("rouse", &ClientSession::rouse, "Wakes the pool's leader to look at all rings.")

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "host/bpf_session.hpp"
+#include "host/batch.hpp"
 #include "host/sweeper.hpp"
 
 namespace teal {
@@ -42,6 +43,9 @@ nb::dict version_dict(const Pool& pool, std::uint32_t index) {
     d["pl"] = v.paths[2].load(std::memory_order_relaxed);
     d["fallbacks"] = v.fallbacks.load(std::memory_order_relaxed);
     d["chained"] = v.chained.load(std::memory_order_relaxed);
+    d["batches"] = v.batches.load(std::memory_order_relaxed);
+    d["batched"] = v.batched.load(std::memory_order_relaxed);
+    d["held"] = v.held.load(std::memory_order_relaxed);
     static constexpr const char* names[stage_count] = {"queue", "run", "copy"};
     nb::dict stages;
     for (std::size_t i = 0; i < stage_count; ++i) stages[names[i]] = histogram_list(pool.memory().histograms[index].stages[i]);
@@ -122,6 +126,10 @@ void bind_host(nb::module_& m) {
         .def("retire_version", &Sweeper::retire_version, nb::arg("line"), released())
         .def("version_in_flight", &Sweeper::version_in_flight, nb::arg("line"))
         .def("cancel_version", &Sweeper::cancel_version, nb::arg("line"), released())
+        .def("park_version", &Sweeper::park_version, nb::arg("line"), released())
+        .def("unpark_version", &Sweeper::unpark_version, nb::arg("line"), released())
+        .def("version_running", &Sweeper::version_running, nb::arg("line"), released())
+        .def("version_waiting", &Sweeper::version_waiting, nb::arg("line"), released())
         .def("free_version", &Sweeper::free_version, nb::arg("line"))
         .def("set_version_flags", &Sweeper::set_version_flags, nb::arg("line"), nb::arg("flags"))
         .def("bpf_stages", &bpf_stages, nb::arg("session"), nb::sig("def bpf_stages(self, session: int) -> dict[str, list[tuple[int, int]]]"),
@@ -155,7 +163,9 @@ void bind_host(nb::module_& m) {
         .def("stop_taking", &Sweeper::stop_taking, nb::arg("stopping"), released(), "What is in the rings now is still taken; what comes later is refused.")
         .def("all_taken", &Sweeper::all_taken, released(), "Was everything taken that was in the rings when stop_taking() was called?")
         .def("active", &Sweeper::active)
-        .def("queued", [](Sweeper& s) { return s.pool().queued(); })
+        .def("queued", [](Sweeper& s) { return s.pool().waiting(); }, "In the run queue, or held for company or concurrency.")
+        .def("set_batching", &Sweeper::set_batching, nb::arg("rows"), nb::arg("delay_ns"), released())
+        .def("limit_running", &Sweeper::limit_running, nb::arg("model"), nb::arg("most"), released())
         .def("repairs", [](Sweeper& s) { return s.pool().memory().header.repairs; })
         .def("wake_worker", [](Sweeper& s, std::uint32_t worker) { s.pool().wake_worker(worker); }, nb::arg("worker"))
         .def("worker", [](Sweeper& s, std::uint32_t worker) { return worker_dict(s.pool().memory().workers[worker]); }, nb::arg("worker"),
@@ -166,6 +176,8 @@ void bind_host(nb::module_& m) {
              nb::sig("def session(self, session: int) -> dict[str, typing.Any]"));
     m.attr("KERNEL_PURE") = static_cast<unsigned>(kernel_pure);
     m.attr("KERNEL_IDEMPOTENT") = static_cast<unsigned>(kernel_idempotent);
+    m.attr("KERNEL_BATCHES") = static_cast<unsigned>(kernel_batches);
+    m.attr("MAX_BATCH") = most_batch;
     m.attr("KERNEL_NATIVE") = static_cast<unsigned>(kernel_native);
     m.attr("MAX_WORKERS") = max_workers;
     m.attr("MODELS_COUNTED_APART") = stages_per_session - 1;  // by a client, of what it sees of its calls

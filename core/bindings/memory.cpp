@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "memory/private_pages.hpp"
 #include "memory/region.hpp"
 
 namespace teal {
@@ -39,6 +40,10 @@ void bind_memory(nb::module_& m) {
     m.def("sealed_file", [](const std::string& name, nb::bytes contents) {
         return sealed_file(name.c_str(), {reinterpret_cast<const std::byte*>(contents.data()), contents.size()});
     }, nb::arg("name"), nb::arg("contents"), "Descriptor of a read-only memfd that nobody can change any more.");
+    m.def("private_pages", [](std::uint64_t start, std::uint64_t end) {
+        const Written written = written_privately(start, end);
+        return written == Written::unknown ? -1 : written == Written::yes ? 1 : 0;
+    }, nb::arg("start"), nb::arg("end"), "1: this process has written into its private mapping there; 0: it has not; -1: the kernel cannot tell.");
     m.def("available_memory", &available_memory, "Bytes that a reservation may take now.");
 }
 

@@ -36,6 +36,7 @@ NB_MODULE(_core, m) {
     teal::bind_cpu(m);
     teal::bind_tensor(m);
     teal::bind_memory(m);
+    teal::bind_watch(m);
     teal::bind_client(m);
     teal::bind_host(m);
     teal::bind_worker(m);

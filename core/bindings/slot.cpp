@@ -45,6 +45,8 @@ std::vector<TensorPlan> plans_of(const std::vector<nb::tuple>& list) {
     return plans;
 }
 
+constexpr std::uint64_t fill_without_gil = 1 << 20;  // copies this large let other Python threads run
+
 // On a tensor in the slot's own block.
 Hold own_hold(const std::shared_ptr<ClientSlot>& slot) { return {slot->memory, slot, nullptr, slot.get()}; }
 
@@ -134,6 +136,25 @@ void write_input(Slot& s, std::size_t index, nb::handle array) {
     s.stages->copy.add(took);
     s.stages->copies_in.fetch_add(1, std::memory_order_relaxed);
     s.stages->bytes_in.fetch_add(source.nbytes, std::memory_order_relaxed);
+}
+
+// The same from memory whose caller knows dtype and shape: `nbytes` must be what the slot has for it.
+void fill_input(Slot& s, std::size_t index, std::uint64_t address, std::uint64_t nbytes) {
+    const TensorDesc& planned = s.tensor(index, false);
+    if (nbytes != planned.nbytes)
+        throw Error(Code::invalid_argument, "memory of " + std::to_string(nbytes) + " bytes, the slot expects " + std::to_string(planned.nbytes));
+    check_not_forked(s.forks);
+    const std::uint64_t start = ticks();
+    const auto* from = reinterpret_cast<const std::byte*>(address);
+    if (nbytes < fill_without_gil) {
+        std::memcpy(s.slot->base + planned.offset, from, nbytes);
+    } else {
+        const nb::gil_scoped_release release;
+        std::memcpy(s.slot->base + planned.offset, from, nbytes);
+    }
+    s.stages->copy.add(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
+    s.stages->copies_in.fetch_add(1, std::memory_order_relaxed);
+    s.stages->bytes_in.fetch_add(nbytes, std::memory_order_relaxed);
 }
 
 // A BYTES input: `packed` is the offset table and the bytes, already in Teal's layout.
@@ -276,6 +297,8 @@ void bind_slot(nb::module_& m) {
             s.stages->bytes_in.fetch_add(bytes, std::memory_order_relaxed);
         }, nb::arg("nbytes"), "This side copied a tensor's contents.")
         .def("write", &write_input, nb::sig("def write(self, index: int, array: typing.Any, /) -> None"), "Copies an array into input `index`; counted.")
+        .def("fill", &fill_input, nb::arg("index"), nb::arg("address"), nb::arg("nbytes"),
+             "Copies packed memory of the planned dtype and shape into input `index`; counted. The caller keeps it meanwhile.")
         .def("write_packed", &write_packed, nb::sig("def write_packed(self, index: int, packed: bytes, /) -> None"))
         .def("place_of", [](nb::handle self, const Tensor& t) { return t.slot.is(self) ? static_cast<int>(t.position) : -1; },
              nb::sig("def place_of(self, tensor: Tensor, /) -> int"), "Which input of this slot the tensor is, or -1.")

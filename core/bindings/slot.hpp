@@ -123,6 +123,10 @@ struct Slot {
         counted = true;
         ClientSession::saw_end(*slot, *stages);
         if (!slot->awaited.empty()) let_go_of(std::exchange(slot->awaited, {}));
+        // Outputs of others that it took were inputs, and the worker is done with them. So what comes after keeps no more than one of a chain.
+        if (slot->placed && ClientSession::let_go(*slot))
+            for (Hold& hold : slot->holds)
+                if (hold.chained) let_go_of(std::exchange(hold, Hold{}));
     }
 
     bool wait(std::uint64_t until_ns) {

@@ -370,6 +370,14 @@ nb::object make_tensor(const TensorDesc& desc, Hold hold, const ClientSession& s
     return object;
 }
 
+const Tensor* live_tensor_at(const void* session, const std::byte* data, std::uint64_t nbytes) {
+    for (const Tensor* tensor : live_tensors()) {
+        if (tensor->session != session || tensor->released || data < tensor->data) continue;
+        if (within(static_cast<std::uint64_t>(data - tensor->data), nbytes, tensor->nbytes)) return tensor;
+    }
+    return nullptr;
+}
+
 Source source_of(nb::handle object) {
     Source source;
     if (nb::isinstance<Tensor>(object)) {

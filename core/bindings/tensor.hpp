@@ -64,6 +64,9 @@ nb::object make_tensor(const TensorDesc& desc, std::byte* base, std::shared_ptr<
 // The same for memory of a client's session, where calls may use it in place.
 nb::object make_tensor(const TensorDesc& desc, Hold hold, const ClientSession& session);
 
+// A tensor of this session that somebody holds and that has all of these bytes; null: none has. Under the GIL.
+const Tensor* live_tensor_at(const void* session, const std::byte* data, std::uint64_t nbytes);
+
 // Where an array-like's elements are. Holds what has to be held while `data` is used.
 struct Source {
     const std::byte* data = nullptr;

@@ -187,6 +187,10 @@ private:
             if (!run.message.empty()) return false;
         }
         if (fits) return true;
+        if (run.record == nobody) {  // of several requests: nobody could tell whose it is
+            run.message = "outputs of another size than planned";
+            return false;
+        }
         count_spilled(run, list, count);
         spill_(run.record, run.record_generation, result);
         run.handed_over = true;

@@ -60,6 +60,11 @@ bool Pool::read_after(const SessionMap& map, const RequestEntry& entry, std::uin
     return true;
 }
 
+bool Pool::is_parked(std::uint32_t version_line) const noexcept {
+    return version_line < max_versions &&
+           static_cast<VersionState>(memory_->versions[version_line].state.load(std::memory_order_relaxed)) == VersionState::parked;
+}
+
 void Pool::block(std::uint32_t index) noexcept {
     poke(memory_->blocked[memory_->header.blocked_size], index);
     poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
@@ -107,7 +112,11 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
         SessionMap* map = map_of(live, record);
         const bool waits = state_of_record(record) == State::queued;
         std::uint32_t which = 0;
-        const Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
+        Came found = !waits ? Came::in_vain : map == nullptr ? Came::not_yet : came(*map, record.entry, memory_->afters[index], which);
+        if (found == Came::well && is_parked(record.version_line)) {
+            wanted_.set(record.version_line);
+            found = Came::not_yet;
+        }
         if (found == Came::not_yet) {
             ++i;
             continue;
@@ -122,7 +131,7 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
         poke(blocked[i], blocked[header.blocked_size - 1]);
         poke(header.blocked_size, header.blocked_size - 1);
         ++moved;
-        if (found == Came::well) heap_push(index);
+        if (found == Came::well) enqueue(index);
         else give_back({&index, 1});
     }
     header.next_blocked = i;
@@ -135,7 +144,9 @@ bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
         if (index >= record_count) continue;
         std::uint32_t which = 0;
         const SessionMap* map = map_of(live, memory_->records[index]);
-        if (map != nullptr && came(*map, memory_->records[index].entry, memory_->afters[index], which) != Came::not_yet) return true;
+        if (map == nullptr) continue;
+        const Came found = came(*map, memory_->records[index].entry, memory_->afters[index], which);
+        if (found != Came::not_yet && (found != Came::well || !is_parked(peek_at(memory_->records[index].version_line)))) return true;
     }
     return false;
 }

@@ -77,15 +77,30 @@ bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
 
 void Pool::heap_push(std::uint32_t record) noexcept {
     std::uint32_t* heap = memory_->heap;
-    std::uint32_t at = memory_->header.heap_size;
+    const std::uint32_t at = memory_->header.heap_size;
     heap[at] = record;
     poke(memory_->header.heap_size, at + 1);
+    sift_up(at);
+}
+
+void Pool::sift_up(std::uint32_t at) noexcept {
+    std::uint32_t* heap = memory_->heap;
     while (at > 0) {
         const std::uint32_t parent = (at - 1) / 2;
         if (!before(heap[at], heap[parent])) break;
         std::swap(heap[at], heap[parent]);
         at = parent;
     }
+}
+
+void Pool::heap_remove(std::uint32_t at) noexcept {
+    std::uint32_t* heap = memory_->heap;
+    const std::uint32_t last = memory_->header.heap_size - 1;
+    heap[at] = heap[last];
+    poke(memory_->header.heap_size, last);
+    if (at == last) return;
+    sift_down(at, last);
+    sift_up(at);
 }
 
 std::uint32_t Pool::heap_pop() noexcept {
@@ -130,7 +145,8 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
     for (std::uint32_t i = 0; i < max_versions; ++i) {
         const VersionLine& version = memory_->versions[i];
         // SYNC: acquire pairs with Sweeper::publish_version(): the line's other fields are complete, and only read once it is ready.
-        if (static_cast<VersionState>(version.state.load(std::memory_order_acquire)) != VersionState::ready) continue;
+        const auto state = static_cast<VersionState>(version.state.load(std::memory_order_acquire));
+        if (state != VersionState::ready && state != VersionState::parked) continue;
         if (version.model != entry.model || version.number != entry.version) continue;
         version_line = i;
         return Reason::none;
@@ -168,6 +184,8 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.entry = entry;
     record.version_line = version_line;
     record.attempts = 0;
+    record.counted = 0;
+    record.due_ns = 0;
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     record.entry.priority = std::min(entry.priority, line.most_priority);
@@ -187,12 +205,13 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     poke(version.in_flight, version.in_flight + 1);
     memory_->header.active.store(memory_->header.active.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (after.count > 0) block(index);
-    else heap_push(index);
+    else enqueue(index);
     return true;
 }
 
 unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
     unsigned moved = 0;
+    if (memory_->header.next_due_ns != 0) release_due();
     const auto count = static_cast<std::uint32_t>(live.size());
     if (count == 0) return 0;
     PoolHeader& header = memory_->header;
@@ -251,8 +270,11 @@ void Pool::count_end(VersionLine& version, State state) noexcept {
 void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason reason, std::uint32_t detail) noexcept {
     Record& record = memory_->records[index];
     SessionLine& session = memory_->sessions[record.session];
-    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(record.charge, session.finish);  // it had nothing of the workers
+    const std::uint32_t charge = record.charge;
     record.charge = 0;
+    // The compiler keeps to this order: should we die in between, the session waits longer for once, and is not given it back twice.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (session.epoch == record.epoch) session.finish -= std::min<std::uint64_t>(charge, session.finish);  // it had nothing of the workers
     if (map != nullptr && map->epoch == record.epoch) {
         Ending ending;
         ending.state = state;
@@ -274,31 +296,31 @@ std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps
             give_back({&index, 1});
             continue;
         }
-        SessionMap* map = record.session < maps.size() ? maps[record.session] : nullptr;
-        const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
-        if (deadline != 0 && static_cast<std::uint64_t>(monotonic_ns()) > deadline) {
-            // The client first: should we die in between, the record is still queued and its end is told once more, in vain.
-            end_queued(index, map, State::expired, Reason::deadline);
-            end_record(index, State::expired);
+        if (ended_early(index, record.session < maps.size() ? maps[record.session] : nullptr)) {
             give_back({&index, 1});
             continue;
         }
-        if (map != nullptr && map->epoch == record.epoch &&
-            is_past(map->lines()[record.entry.slot].word.load(std::memory_order_relaxed), record.entry.generation)) {
-            // The client cancelled it (or its own clock expired it): it must not run any more.
-            end_queued(index, map, State::cancelled, Reason::client_cancelled);
-            end_record(index, State::cancelled);
+        if (is_parked(record.version_line)) {
+            if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
+            wanted_.set(record.version_line);
+            block(index);
+            continue;
+        }
+        VersionLine& version = memory_->versions[record.version_line];
+        ModelLine& model = memory_->models[version.model];
+        if (model.most != 0 && model.running >= model.most) {  // the others go first
+            version.held.fetch_add(1, std::memory_order_relaxed);
+            hold(index);
+            continue;
+        }
+        if (!begin(index, worker)) {
             give_back({&index, 1});
             continue;
         }
-        record.worker = worker;
-        std::uint32_t expected = low_half(record.state.load(std::memory_order_relaxed) >> 8, State::queued);
-        // SYNC: acq_rel pairs with end_record() of the sweeper: queued → running happens once.
-        if (!record.state.compare_exchange_strong(expected, low_half(expected >> 8, State::running), std::memory_order_acq_rel)) {
-            give_back({&index, 1});
-            continue;
+        if (model.most != 0) {
+            record.counted = 1;
+            ++model.running;
         }
-        ++record.attempts;
         memory_->header.virtual_time = std::max(memory_->header.virtual_time, record.tag);
         return index;
     }
@@ -318,27 +340,36 @@ bool Pool::end_record(std::uint32_t index, State to) noexcept {
 void Pool::requeue(std::uint32_t index) noexcept {
     Record& record = memory_->records[index];
     record.worker = nobody;
+    record.due_ns = 0;
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
     // SYNC: release pairs with the acquire in state_of_record().
     record.state.store(low_half(generation + 1, State::queued), std::memory_order_release);
     heap_push(index);
+    uncount(record);
+    let_next(record);
 }
 
 void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
-    PoolHeader& header = memory_->header;
     for (const std::uint32_t index : records) {
-        Record& record = memory_->records[index];
-        SessionLine& line = memory_->sessions[record.session];
-        if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
-        VersionLine& version = memory_->versions[record.version_line];
-        if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
-        const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
-        // SYNC: release pairs with the acquire in state_of_record().
-        record.state.store(low_half(generation + 1, State::free), std::memory_order_release);
-        record.next_free = header.free_head;
-        header.free_head = index + 1;
-        header.active.store(header.active.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+        free_record(index);
+        let_next(memory_->records[index]);
     }
+}
+
+void Pool::free_record(std::uint32_t index) noexcept {
+    PoolHeader& header = memory_->header;
+    Record& record = memory_->records[index];
+    SessionLine& line = memory_->sessions[record.session];
+    if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
+    VersionLine& version = memory_->versions[record.version_line];
+    if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
+    const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
+    // SYNC: release pairs with the acquire in state_of_record().
+    record.state.store(low_half(generation + 1, State::free), std::memory_order_release);
+    record.next_free = header.free_head;
+    header.free_head = index + 1;
+    header.active.store(header.active.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    uncount(record);
 }
 
 bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {

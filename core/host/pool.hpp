@@ -11,6 +11,8 @@
 // one ends in virtual time, or now; its length is what this version usually takes), then arrival. With one session that is arrival; a
 // session that fills its quota is served in turn with the others.
 //
+// A parked version's requests wait as well, among the blocked: pick() puts them there and says that the version is wanted.
+//
 // A request may wait for the ends of others of its session, or of events (AfterLine). Its record is queued as all are, but lies
 // in `blocked` until they have come; every dispatcher looks, and a leader that watches the rings watches these lines as well.
 //
@@ -21,9 +23,11 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "host/session.hpp"
@@ -58,6 +62,8 @@ struct alignas(64) Record {
     std::uint64_t sequence;             // order of arrival
     std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
     std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
+    std::uint32_t counted;              // 1: it is one of its model's `running`; under the role
+    std::uint64_t due_ns;               // waits for company until then (CLOCK_MONOTONIC); 0: it does not
 };
 static_assert(sizeof(Record) == 128);
 
@@ -96,12 +102,14 @@ struct alignas(64) SessionLine {
 };
 static_assert(sizeof(SessionLine) == 64);
 
-enum class VersionState : std::uint32_t { empty = 0, loading, ready, retiring };
+// parked: no worker holds its kernel; what is asked of it waits until the host has brought it back.
+enum class VersionState : std::uint32_t { empty = 0, loading, ready, retiring, parked };
 
 enum KernelFlags : std::uint32_t {
     kernel_pure = 1,        // running it twice or for nobody cannot be noticed
     kernel_idempotent = 2,  // run again after a worker died under it
     kernel_native = 4,      // runs in the core; `native_op` says what (kernel/builtin.hpp)
+    kernel_batches = 8,     // requests may run together: each tensor's first dimension counts rows
 };
 
 struct alignas(64) VersionLine {
@@ -124,13 +132,19 @@ struct alignas(64) VersionLine {
     std::atomic<std::uint64_t> paths[3];     // of a device model: runs on the cpu, by a resident kernel, by a launch
     std::atomic<std::uint64_t> fallbacks;    // slots that went to another path than was asked for
     alignas(64) std::atomic<std::uint64_t> chained;  // requests that took outputs of others as inputs
-    std::uint8_t pad[56];
+    std::atomic<std::uint64_t> batches;      // runs of several requests at once
+    std::atomic<std::uint64_t> batched;      // requests in these
+    std::atomic<std::uint64_t> held;         // times one was passed over, as its name ran in as many workers as it may
+    std::uint32_t company;                   // that wait for company; under the role
+    std::uint8_t pad[28];
 };
 static_assert(sizeof(VersionLine) == 192);
 
 struct ModelLine {
     std::atomic<std::uint32_t> current;  // version line + 1, or 0; under the role
     std::uint32_t known;                 // 1 once the name was given out
+    std::uint32_t most;                  // workers that may run it at once; 0: any number; under the role, as is the next
+    std::uint32_t running;               // that do
 };
 
 struct VersionHistograms { Histogram stages[stage_count]; };
@@ -142,7 +156,9 @@ struct PoolHeader {
     std::atomic<std::uint32_t> stopping;  // no new requests are taken
     std::atomic<std::uint32_t> worker_end;  // 1 + the highest worker index so far; written by workers as they start
     std::uint64_t idle_ns;                // spin ceiling of workers
-    std::uint8_t pad1[32];
+    std::uint64_t delay_ns;               // longest wait of a request for company
+    std::uint32_t batch;                  // most rows that run together; 0, 1: each request runs alone
+    std::uint8_t pad1[20];
     alignas(64) Role role;
     alignas(64) std::atomic<std::uint32_t> leader;  // worker + 1, or 0: who watches the rings
     std::atomic<std::uint32_t> active;              // records not free; for the sweeper's pace
@@ -156,7 +172,9 @@ struct PoolHeader {
     std::uint64_t repairs;
     std::uint64_t virtual_time;  // tag of the request that was picked last
     std::uint32_t next_blocked;  // where the next look at blocked records starts
-    std::uint8_t pad4[20];
+    std::uint32_t held_size;
+    std::uint64_t next_due_ns;   // when the first that waits for company has waited long enough; 0: none does
+    std::uint8_t pad4[8];
 };
 static_assert(sizeof(PoolHeader) == 256);
 
@@ -168,6 +186,7 @@ struct PoolMemory {
     ModelLine models[max_models];
     std::uint32_t heap[record_count];
     std::uint32_t blocked[record_count];   // queued records that wait for the end of others; under the role
+    std::uint32_t held[record_count];      // queued records that wait for company, or for a worker that runs their name to end
     Record records[record_count];
     AfterLine afters[record_count];        // of blocked records: private copies, checked
     VersionHistograms histograms[max_versions];
@@ -191,8 +210,13 @@ public:
     unsigned drain(std::span<SessionMap* const> live) noexcept;
     // Best runnable record, marked running for `worker`; expired ones on the way are ended. `nobody` when empty.
     std::uint32_t pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+    // After pick(): others of the picked one's version, in their order, that may run together with it; marked running for the same worker.
+    void gather(std::uint32_t first, std::span<SessionMap* const> maps, std::vector<std::uint32_t>& company) noexcept;
     // Gives records back that ended (state terminal).
     void give_back(std::span<const std::uint32_t> records) noexcept;
+    // Versions that pick() passed by since the last time, because they are parked.
+    [[nodiscard]] std::bitset<max_versions> take_wanted() noexcept { return std::exchange(wanted_, {}); }
+    [[nodiscard]] bool is_parked(std::uint32_t version_line) const noexcept;
     // Gives those back that ended while they waited in the run queue.
     void prune() noexcept;
     // Ends what is left in the ring of a session that takes no more requests.
@@ -207,14 +231,21 @@ public:
     // The i-th of those that wait for others: session, version and entry of its record. False: there are not so many.
     bool copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const noexcept;
 
+    // Under the role: how many workers may run the model at once (0: any number).
+    void limit_running(std::uint32_t model, std::uint32_t most) noexcept;
+
     // Any time. True when some session's ring has an entry that drain() would take.
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
     // Any time. True when what some blocked record waits for has come.
     [[nodiscard]] bool after_ready(std::span<SessionMap* const> live) const noexcept;
     // Is there anything to do for a worker that takes the role?
     [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
-        return ring_ready(live) || queued() > 0 || after_ready(live);
+        return ring_ready(live) || queued() > 0 || after_ready(live) || due();
     }
+    // When somebody has to look, for what waits for company; 0: nobody has to.
+    [[nodiscard]] std::uint64_t next_due_ns() const noexcept { return __atomic_load_n(&memory_->header.next_due_ns, __ATOMIC_RELAXED); }
+    [[nodiscard]] bool due() const noexcept;
+    [[nodiscard]] unsigned waiting() const noexcept { return queued() + __atomic_load_n(&memory_->header.held_size, __ATOMIC_RELAXED); }
     [[nodiscard]] unsigned queued() const noexcept { return __atomic_load_n(&memory_->header.heap_size, __ATOMIC_RELAXED); }
 
     // Wakes one idle worker other than `self` to lead or to take queued work. False when there is none.
@@ -231,6 +262,8 @@ private:
     std::uint32_t take_free() noexcept;
     void heap_push(std::uint32_t record) noexcept;
     std::uint32_t heap_pop() noexcept;
+    void heap_remove(std::uint32_t at) noexcept;
+    void sift_up(std::uint32_t at) noexcept;
     void sift_down(std::uint32_t at, std::uint32_t size) noexcept;
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
     void rebuild() noexcept;
@@ -238,12 +271,25 @@ private:
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
+    // held.cpp
+    void enqueue(std::uint32_t record) noexcept;             // newly admitted, and waiting for nobody's end
+    void hold(std::uint32_t record) noexcept;
+    void unhold(std::uint32_t at) noexcept;
+    void prune_held() noexcept;
+    void release_due() noexcept;
+    void release_held(std::uint32_t model) noexcept;
+    void uncount(Record& record) noexcept;
+    void let_next(const Record& record) noexcept;
+    void free_record(std::uint32_t record) noexcept;         // give_back() of one, without looking who may go on for it
+    bool ended_early(std::uint32_t record, SessionMap* map) noexcept;
+    bool begin(std::uint32_t record, std::uint32_t worker) noexcept;
     [[nodiscard]] bool awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept;
     void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
 
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
+    std::bitset<max_versions> wanted_;  // this process's own
 };
 
 }  // namespace teal

@@ -14,10 +14,16 @@ void Pool::rebuild() noexcept {
     PoolHeader& header = memory_->header;
     poke(header.heap_size, 0U);
     poke(header.blocked_size, 0U);
+    poke(header.held_size, 0U);
+    poke(header.next_due_ns, std::uint64_t{0});
     header.free_head = 0;
     std::uint32_t active = 0;
     for (SessionLine& line : memory_->sessions) poke(line.in_flight, 0U);
-    for (VersionLine& version : memory_->versions) poke(version.in_flight, 0U);
+    for (VersionLine& version : memory_->versions) {
+        poke(version.in_flight, 0U);
+        version.company = 0;
+    }
+    for (ModelLine& model : memory_->models) model.running = 0;
     for (std::uint32_t i = record_count; i-- > 0;) {
         Record& record = memory_->records[i];
         const State state = state_of_record(record);
@@ -38,7 +44,10 @@ void Pool::rebuild() noexcept {
             // Its holder died between making the record and retiring the entry.
             if (record.ring_position == line.head) poke(line.head, line.head + 1);
         }
+        if (record.counted != 0 && state != State::queued) ++memory_->models[version.model].running;
         if (state == State::queued) {
+            record.counted = 0;
+            record.due_ns = 0;  // it has waited long enough
             record.worker = nobody;  // its holder died between choosing it and saying so
             // The one that had been unblocked is so again at the next look.
             if ((record.entry.flags & entry_after) != 0) block(i);
@@ -55,7 +64,7 @@ void Pool::prune() noexcept {
     for (std::uint32_t i = 0; i < size; ++i) {
         const std::uint32_t index = heap[i];
         if (state_of_record(memory_->records[index]) == State::queued) heap[kept++] = index;
-        else give_back({&index, 1});
+        else free_record(index);
     }
     poke(memory_->header.heap_size, kept);
     for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
@@ -64,9 +73,10 @@ void Pool::prune() noexcept {
     for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
         const std::uint32_t index = blocked[i];
         if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);
-        else give_back({&index, 1});
+        else free_record(index);
     }
     poke(memory_->header.blocked_size, still);
+    prune_held();
 }
 
 }  // namespace teal

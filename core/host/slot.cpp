@@ -254,19 +254,39 @@ std::shared_ptr<ClientSlot> ClientSession::ready(const std::shared_ptr<ClientSlo
     return sibling;
 }
 
-void let_go_of(std::vector<std::shared_ptr<ClientSlot>>&& awaited) noexcept {
-    if (awaited.empty()) return;
-    thread_local std::vector<std::shared_ptr<ClientSlot>> leaving;
+namespace {
+
+// Drops these one after the other, those too that are dropped meanwhile: a chain may be long.
+void drop_in_turn(std::vector<std::shared_ptr<void>>& more) noexcept {
+    thread_local std::vector<std::shared_ptr<void>> leaving;
     thread_local bool at_it = false;
-    std::move(awaited.begin(), awaited.end(), std::back_inserter(leaving));
-    awaited.clear();
+    std::move(more.begin(), more.end(), std::back_inserter(leaving));
+    more.clear();
     if (at_it) return;  // further out on this stack
     at_it = true;
     while (!leaving.empty()) {
-        const std::shared_ptr<ClientSlot> one = std::move(leaving.back());
+        const std::shared_ptr<void> one = std::move(leaving.back());
         leaving.pop_back();
     }
     at_it = false;
+}
+
+}  // namespace
+
+void let_go_of(std::vector<std::shared_ptr<ClientSlot>>&& awaited) noexcept {
+    if (awaited.empty()) return;
+    std::vector<std::shared_ptr<void>> leaving(std::make_move_iterator(awaited.begin()), std::make_move_iterator(awaited.end()));
+    awaited.clear();
+    drop_in_turn(leaving);
+}
+
+void let_go_of(Hold&& hold) noexcept {
+    Hold dropped = std::move(hold);
+    hold = {};
+    std::vector<std::shared_ptr<void>> leaving;
+    if (dropped.view) leaving.push_back(std::move(dropped.view));
+    if (dropped.loan) leaving.push_back(std::move(dropped.loan));
+    drop_in_turn(leaving);
 }
 
 void ClientSession::destroy_slot(std::unique_ptr<ClientSlot> slot) {

@@ -103,6 +103,7 @@ struct Block {
 
 // Lets go of what a request waited for: one after the other, however long the chain that hangs on it.
 void let_go_of(std::vector<std::shared_ptr<ClientSlot>>&& awaited) noexcept;
+void let_go_of(Hold&& hold) noexcept;
 
 [[nodiscard]] inline Hold hold_on(const std::shared_ptr<Block>& block) { return {block->memory, block, nullptr, nullptr}; }
 

@@ -60,7 +60,7 @@ void SlotHome::take_back(std::unique_ptr<ClientSlot> slot) noexcept {
     if (slot->placed && !quiet) return session_->retire_slot(std::move(slot));
     if (slot->placed) session_->left(*slot);
     // After the lock: letting go of these may lead to other homes, or back here.
-    const std::vector<Hold> dropped = std::exchange(slot->holds, {});
+    std::vector<Hold> dropped = std::exchange(slot->holds, {});
     std::vector<std::shared_ptr<ClientSlot>> awaited;
     if (quiet) awaited.swap(slot->awaited);
     {
@@ -69,6 +69,7 @@ void SlotHome::take_back(std::unique_ptr<ClientSlot> slot) noexcept {
         else if (idle_.size() < keep_) idle_.push_back(std::move(slot));
         else session_->destroy_slot(std::move(slot));
     }
+    for (Hold& hold : dropped) let_go_of(std::move(hold));
     let_go_of(std::move(awaited));
 }
 

@@ -1,5 +1,6 @@
 #include "host/sweeper.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
+#include "host/batch.hpp"
 #include "host/bpf_session.hpp"
 #include "memory/bpf_map.hpp"
 
@@ -239,6 +241,22 @@ void Sweeper::limit_priority(std::uint32_t session, std::int32_t most) {
     pool_->leave();
 }
 
+void Sweeper::set_batching(std::uint32_t rows, std::uint64_t delay_ns) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->memory().header.batch = std::min(rows, most_batch);
+    pool_->memory().header.delay_ns = delay_ns;
+    pool_->leave();
+}
+
+void Sweeper::limit_running(std::uint32_t model, std::uint32_t most) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->limit_running(model, most);
+    pool_->leave();
+    rouse();
+}
+
 void Sweeper::grant_region(std::uint32_t session, std::uint32_t count) {
     pool_->memory().sessions[session].granted.store(count, std::memory_order_release);
 }
@@ -288,7 +306,7 @@ std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, s
         __atomic_store_n(&version.in_flight, 0, __ATOMIC_RELAXED);
         version.run_ns.store(0, std::memory_order_relaxed);
         for (auto* counter : {&version.requests, &version.failed, &version.cancelled, &version.expired, &version.copies_in, &version.copies_out,
-                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks, &version.chained})
+                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks, &version.chained, &version.batches, &version.batched, &version.held})
             counter->store(0, std::memory_order_relaxed);
         for (Histogram& stage : memory.histograms[i].stages)
             for (auto& bucket : stage.buckets) bucket.store(0, std::memory_order_relaxed);
@@ -335,6 +353,46 @@ void Sweeper::cancel_version(std::uint32_t line) {
     pool_->prune();
     pool_->leave();
     rouse();
+}
+
+bool Sweeper::park_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::atomic<std::uint32_t>& state = pool_->memory().versions[line].state;
+    const bool ready = static_cast<VersionState>(state.load(std::memory_order_relaxed)) == VersionState::ready;
+    if (ready) state.store(static_cast<std::uint32_t>(VersionState::parked), std::memory_order_release);
+    pool_->leave();
+    return ready;
+}
+
+void Sweeper::unpark_version(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::atomic<std::uint32_t>& state = pool_->memory().versions[line].state;
+    if (static_cast<VersionState>(state.load(std::memory_order_relaxed)) == VersionState::parked)
+        state.store(static_cast<std::uint32_t>(VersionState::ready), std::memory_order_release);
+    pool_->leave();
+    rouse();
+}
+
+std::uint32_t Sweeper::version_running(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::uint32_t count = 0;
+    for (const Record& record : pool_->memory().records)
+        if (record.version_line == line && state_of_record(record) == State::running) ++count;
+    pool_->leave();
+    return count;
+}
+
+std::uint32_t Sweeper::version_waiting(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    std::uint32_t count = 0;
+    for (const Record& record : pool_->memory().records)
+        if (record.version_line == line && state_of_record(record) == State::queued) ++count;
+    pool_->leave();
+    return count;
 }
 
 void Sweeper::free_version(std::uint32_t line) {

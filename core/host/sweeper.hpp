@@ -38,6 +38,9 @@ public:
     Adopted adopt_bpf_session(int fd, std::uint32_t slots, std::uint32_t limit);
     // What the client of a session asks for beyond it is cut to it; before the client is told of its session.
     void limit_priority(std::uint32_t session, std::int32_t most);
+    // Requests of versions that take batches run together: up to so many rows, and the first of them waits so long for others.
+    void set_batching(std::uint32_t rows, std::uint64_t delay_ns);
+    void limit_running(std::uint32_t model, std::uint32_t most);  // workers that run it at once; 0: any number
     void grant_region(std::uint32_t session, std::uint32_t count);  // how many regions were handed out so far
     // No new requests are taken, waiting ones are cancelled. Running ones go on: poll session_in_flight().
     void close_session(std::uint32_t session, Reason reason);
@@ -51,6 +54,11 @@ public:
     std::uint32_t version_in_flight(std::uint32_t line);
     void cancel_version(std::uint32_t line);     // ends what still waits for it
     void free_version(std::uint32_t line);
+    // No new request of it is run until unpark; those that run go on: poll version_running(). False when it is not ready.
+    bool park_version(std::uint32_t line);
+    void unpark_version(std::uint32_t line);     // every worker holds it again
+    std::uint32_t version_running(std::uint32_t line);
+    std::uint32_t version_waiting(std::uint32_t line);  // taken, and neither running nor ended
     void set_version_flags(std::uint32_t line, std::uint32_t flags);  // before publish_version()
 
     // The session's ClientStages, none for a free session.

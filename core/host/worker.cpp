@@ -106,7 +106,7 @@ void Worker::drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32
 void Worker::drop_session(std::uint32_t session, std::uint32_t epoch) {
     post([=](Worker& w) {
         // execute() reads the inbox too when it has to wait for a mapping: not under its feet.
-        if (w.serving_ == session) w.leaving_.emplace_back(session, epoch);
+        if (w.serving_ != nobody) w.leaving_.emplace_back(session, epoch);
         else w.forget_session(session, epoch);
     });
 }
@@ -122,14 +122,18 @@ void Worker::forget_session(std::uint32_t session, std::uint32_t epoch) {
 
 void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
     post([=](Worker& w) {
-        if (version_line < max_versions) w.kernels_[version_line] = {generation, kernel};
+        if (version_line >= max_versions) return;
+        w.kernels_[version_line] = {generation, kernel};
+        w.told_wanted_.reset(version_line);
     });
 }
 
 void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
     post([=](Worker& w) {
+        if (version_line < max_versions) w.told_wanted_.reset(version_line);
         if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
             w.drop_bindings(version_line);
+            w.gatherings_.drop(version_line);
             w.kernels_[version_line] = {};
         }
         if (w.on_dropped) w.on_dropped("kernel", version_line, generation);
@@ -189,7 +193,8 @@ void Worker::run() {
     while (!quit_) {
         if (news_.load(std::memory_order_relaxed)) apply_inbox();
         const std::uint32_t record = take();
-        if (record != nobody) execute(record);
+        if (record != nobody && company_.empty()) execute(record);
+        else if (record != nobody) execute_together(record);
         else if (!quit_ && !prepare_ahead()) wait();
         if (!leaving_.empty()) {
             for (const auto& [session, epoch] : leaving_) forget_session(session, epoch);
@@ -215,8 +220,11 @@ std::uint32_t Worker::take() {
     }
     pool_->drain(live_);
     const std::uint32_t record = pool_->pick(index_, maps_);
+    company_.clear();
+    if (record != nobody && pool_->memory().header.batch > 1) pool_->gather(record, maps_, company_);
     const bool more = pool_->queued() > 0;
     pool_->leave();
+    tell_wanted();
     if (record == nobody) return record;
     PoolMemory& memory = pool_->memory();
     const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
@@ -233,6 +241,15 @@ std::uint32_t Worker::take() {
         pool_->promote(index_);
     }
     return record;
+}
+
+// Once for each time that a version is parked.
+void Worker::tell_wanted() {
+    const std::bitset<max_versions> wanted = pool_->take_wanted() & ~told_wanted_;
+    if (wanted.none()) return;
+    told_wanted_ |= wanted;
+    for (std::uint32_t line = 0; line < max_versions; ++line)
+        if (wanted.test(line) && on_dropped) on_dropped("wanted", line, pool_->memory().versions[line].generation);
 }
 
 void Worker::wait() {
@@ -276,7 +293,8 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
     }
     if (!work_ready() && !news_.load(std::memory_order_seq_cst)) {
         line_.sleeps.fetch_add(1, std::memory_order_relaxed);
-        const std::uint64_t until = now_ns() + (crowded ? crowded_nap_ns : nap_ns);
+        std::uint64_t until = now_ns() + (crowded ? crowded_nap_ns : nap_ns);
+        if (const std::uint64_t due = pool_->next_due_ns(); due != 0) until = std::min(until, due);
         if (!futex_wait_any(waiters, count, until)) futex_wait(&line_.wake, wake_seen, now_ns() + crowded_nap_ns);
     }
     line_.sleeping.store(0, std::memory_order_relaxed);
@@ -330,7 +348,15 @@ bool Worker::read(Session& session, Slot& slot, const Record& record, const Afte
     slot.region = entry.region;
     if (!read_descriptor(map.views, entry.region, slot.offset, slot.descriptor, run.message)) return false;
     run.descriptor = &slot.descriptor;
-    return slot.chain.read(slot.descriptor, (entry.flags & entry_after) != 0 ? after.count : 0, run.message);
+    slot.stamp = entry.stamp;
+    slot.known = slot.chain.read(slot.descriptor, (entry.flags & entry_after) != 0 ? after.count : 0, run.message);
+    return slot.known;
+}
+
+bool Worker::is_known(const Slot& slot, const Record& record) noexcept {
+    const RequestEntry& entry = record.entry;
+    return slot.known && slot.stamp == entry.stamp && slot.region == entry.region && slot.offset == join(entry.offset_low, entry.offset_high) &&
+           slot.version_line == record.version_line;
 }
 
 // Has the kernel prepare for the slot's tensors as they are known now.
@@ -354,7 +380,6 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
     slot.binding = loaded.kernel->bind(run, run.message);
     run.place = nullptr;
     if (!slot.binding) return;
-    slot.stamp = entry.stamp;
     slot.generation = loaded.generation;
     pool_->memory().versions[record.version_line].bindings.fetch_add(1, std::memory_order_relaxed);
     ending.state = State::done;
@@ -364,14 +389,12 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
 Worker::Slot* Worker::prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
     const RequestEntry& entry = record.entry;
     Slot& slot = session.slots[entry.slot];
-    const bool same = slot.binding != nullptr && slot.stamp == entry.stamp && slot.region == entry.region &&
-                      slot.offset == join(entry.offset_low, entry.offset_high) && slot.version_line == record.version_line &&
-                      slot.generation == pool_->memory().versions[record.version_line].generation;
+    const bool same = is_known(slot, record);
     run.regions = &session.map->views;
     run.owners = &session.map->owned;
     run.descriptor = &slot.descriptor;
     if (!same && !read(session, slot, record, after, run, ending)) return nullptr;
-    bool bound = same;
+    bool bound = slot.binding != nullptr && slot.generation == pool_->memory().versions[record.version_line].generation;
     if (!slot.chain.empty()) {
         const Chain::Found found = slot.chain.follow(*session.map, after, slot.descriptor, false, fetch_spill, run.message);
         if (found == Chain::Found::wrong || found == Chain::Found::unknown) {
@@ -428,6 +451,7 @@ bool Worker::prepare_one(const Record& record, const AfterLine& after) {
 // A request of a session that never reached this worker: without its memory there is no one to tell. The sweeper, which has
 // the session, ends it.
 void Worker::abandon(std::uint32_t index) {
+    serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     if (!pool_->enter(map_patience_ns)) return;
     pool_->memory().records[index].worker = nobody;
@@ -561,7 +585,7 @@ void Worker::execute(std::uint32_t index) {
     wait_began_ = 0;
 }
 
-void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told) {
+void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share) {
     Record& record = pool_->memory().records[index];
     if (!run.answered) told = tell(record, session, run, ending);
     if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
@@ -571,7 +595,7 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
     BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
-    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending);
+    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
     serving_ = nobody;
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -595,7 +619,8 @@ bool Worker::tell(const Record& record, Session* session, const Run& run, Ending
     return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
 }
 
-void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending) noexcept {
+void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
+                     std::uint64_t share) noexcept {
     PoolMemory& memory = pool_->memory();
     VersionLine& version = memory.versions[version_line];
     if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
@@ -617,7 +642,7 @@ void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfSta
     stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
     if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));
     const std::uint64_t average = version.run_ns.load(std::memory_order_relaxed);
-    const std::uint64_t next = average == 0 ? run_ns : (average * 7 + run_ns) / 8;
+    const std::uint64_t next = average == 0 ? run_ns / share : (average * 7 + run_ns / share) / 8;
     version.run_ns.store(static_cast<std::uint32_t>(std::min<std::uint64_t>(next, UINT32_MAX)), std::memory_order_relaxed);
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/batch.hpp"
 #include "host/chain.hpp"
 #include "host/pool.hpp"
 #include "kernel/kernel.hpp"
@@ -45,7 +46,8 @@ public:
     // The worker's thread: until quit().
     void run();
 
-    // Called by the loop after drop_* was applied, with what was dropped; set before run().
+    // Called by the loop after drop_* was applied, with what was dropped, and with "wanted" when a parked version is asked for; set
+    // before run().
     std::function<void(const char* what, std::uint32_t index, std::uint32_t epoch)> on_dropped;
     // Called by the loop for a request whose input was spilled by another; set before run().
     FetchSpill fetch_spill;
@@ -61,6 +63,7 @@ private:
         std::uint64_t offset = 0;
         std::uint32_t version_line = nobody;
         std::uint32_t generation = 0;
+        bool known = false;          // the descriptor is that of the stamp
         Descriptor descriptor;
         Chain chain;                 // its inputs that are outputs of others
         std::unique_ptr<Binding> binding;
@@ -82,20 +85,35 @@ private:
     void forget_session(std::uint32_t session, std::uint32_t epoch);
     std::uint32_t take();
     void wait();
+    void tell_wanted();
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_ready() const noexcept;
     void execute(std::uint32_t record);
+    // together.cpp
+    struct Member {
+        std::uint32_t record = 0;
+        Session* session = nullptr;
+        std::int64_t rows = 0;
+        Run run;
+        Ending ending;
+    };
+    void execute_together(std::uint32_t first);
+    bool take_part(Member& member);
+    bool run_together(std::vector<Member>& members);
     void abandon(std::uint32_t record);
     Session* session_of(const Record& record);
     Slot* prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending);
+    [[nodiscard]] static bool is_known(const Slot& slot, const Record& record) noexcept;
     bool read(Session& session, Slot& slot, const Record& record, const AfterLine& after, Run& run, Ending& ending);
     void bind(Session& session, Slot& slot, const Record& record, Run& run, Ending& ending);
     bool prepare_ahead();
     bool prepare_one(const Record& record, const AfterLine& after);
-    void finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told);
+    void finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share = 1);
     bool tell(const Record& record, Session* session, const Run& run, Ending& ending);
-    void account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending) noexcept;
+    // `share`: so many requests were answered by that run.
+    void account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
+                 std::uint64_t share = 1) noexcept;
 
     std::shared_ptr<Pool> pool_;
     std::uint32_t index_;
@@ -110,6 +128,9 @@ private:
     std::vector<SessionMap*> live_;          // the same without the gaps
     std::vector<std::unique_ptr<Session>> sessions_;
     std::vector<Loaded> kernels_;            // by version line
+    std::bitset<max_versions> told_wanted_;  // parked versions that on_dropped("wanted", …) was called for
+    Gatherings gatherings_;
+    std::vector<std::uint32_t> company_;     // taken together with the record that take() returned
     std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()
     std::vector<std::pair<std::uint32_t, std::uint32_t>> leaving_;  // (session, epoch) dropped while it was served
 

@@ -32,9 +32,10 @@ bool throws(Code code, Body&& body) {
 void test_span() {
     for (std::uint32_t slots = 1; slots <= 1024; slots *= 2) {
         const BpfSpan span = bpf_span(slots);
-        CHECK(span.producer >= session_layout(slots).size && span.producer % page_bytes == 0);
+        CHECK(span.producer >= session_layout(slots, 1).size && span.producer % page_bytes == 0);
         CHECK(span.slots == span.producer + sizeof(teal_bpf_producer));
-        CHECK(span.tensors >= span.slots + slots * sizeof(teal_bpf_slot) && span.tensors % page_bytes == 0);
+        CHECK(span.stages == span.slots + slots * sizeof(teal_bpf_slot) && span.stages % alignof(BpfStages) == 0);
+        CHECK(span.tensors >= span.stages + sizeof(BpfStages) && span.tensors % page_bytes == 0);
     }
     for (const std::uint32_t slots : {0U, 3U, 2048U, 0x80000000U, 0xffffffffU}) CHECK(throws(Code::invalid_argument, [&] { bpf_span(slots); }));
 }

@@ -76,7 +76,7 @@ const Fault faults[] = {
     {"$.descriptor: 131070", [](Fixture& f) { f.header.n_in = f.header.n_out = 65535; }},
     {"message_capacity", [](Fixture& f) { f.header.message_capacity = 4097; }},
     {"leaves its region", [](Fixture& f) { f.header.n_in = 100; }},
-    {"$.inputs[0].flags: unknown", [](Fixture& f) { f.in.flags = 4; }},
+    {"$.inputs[0].flags: unknown", [](Fixture& f) { f.in.flags = 8; }},
     {"$.inputs[0].flags: an input", [](Fixture& f) { f.in.flags = teal::tensor_unplanned; }},
     {"$.inputs[0].dtype", [](Fixture& f) { f.in.dtype = 0; }},
     {"$.inputs[0].dtype", [](Fixture& f) { f.in.dtype = teal::dtype_count; }},

@@ -1,4 +1,4 @@
-// Fuzzing of what a worker reads from a client: read_descriptor() and check_bytes_table().
+// Fuzzing of what a worker reads from a client: read_descriptor(), read_output() and check_bytes_table().
 //
 // One input = a few bytes that lay out the regions, then the regions' contents. Whatever read_descriptor() lets through is then
 // used as a worker would use it: every byte of every tensor and of the message is touched, in buffers of exactly the right size,
@@ -56,6 +56,18 @@ void use_bytes_table(const std::byte* at, const teal::TensorDesc& tensor) {
     }
 }
 
+void follow(const std::vector<teal::RegionView>& regions, const teal::TensorDesc& chained) {
+    teal::Link link;
+    if (!teal::link_of(chained, link)) fail("a chained input without a link");
+    for (const bool reshaped : {false, true}) {
+        teal::TensorDesc found{};
+        std::string error;
+        if (!teal::read_output(regions, link, reshaped, found, error)) continue;
+        if (found.flags != 0 || found.nbytes > found.capacity) fail("an output that is no input");
+        touch(regions[found.region].base + found.offset, found.capacity);
+    }
+}
+
 void use(const std::vector<teal::RegionView>& regions, const teal::Descriptor& d) {
     touch(d.block + d.message_offset, d.message_capacity);
     for (const auto* list : {&d.inputs, &d.outputs}) {
@@ -66,6 +78,10 @@ void use(const std::vector<teal::RegionView>& regions, const teal::Descriptor& d
                 fail("a tensor that is not aligned for its dtype");
             touch(at, tensor.capacity);
             if ((tensor.flags & teal::tensor_unplanned) != 0) continue;
+            if ((tensor.flags & teal::tensor_chained) != 0) {
+                follow(regions, tensor);
+                continue;
+            }
             touch(at, tensor.nbytes);
             if (list == &d.inputs && static_cast<teal::Dtype>(tensor.dtype) == teal::Dtype::bytes) use_bytes_table(at, tensor);
         }
@@ -182,6 +198,7 @@ private:
         tensor.capacity = tensor.nbytes + pick(3) * 16;
         const std::uint64_t room = sizes[tensor.region] > tensor.capacity ? sizes[tensor.region] - tensor.capacity : 0;
         tensor.offset = pick(room / 16 + 1) * 16;
+        if (!output && tensor.flags == 0 && pick(4) == 0) teal::set_link(tensor, {pick(3), pick(4), pick(regions + 1), 64 * pick(8)});
         return tensor;
     }
 

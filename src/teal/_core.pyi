@@ -141,8 +141,24 @@ def make_region(size: int, id: int, pages: str = 'best', spill: bool = False) ->
 def sealed_file(name: str, contents: bytes) -> int:
     """Descriptor of a read-only memfd that nobody can change any more."""
 
+def private_pages(start: int, end: int) -> int:
+    """
+    1: this process has written into its private mapping there; 0: it has not; -1: the kernel cannot tell.
+    """
+
 def available_memory() -> int:
     """Bytes that a reservation may take now."""
+
+class Watch:
+    """
+    What is remembered of tensors in a list: identity, version and address, and ranges of private mappings.
+    """
+
+    def __init__(self, tensors: list[tuple[int, int, int, int]], ranges: list[tuple[int, int]]) -> None:
+        """tensors: (position, id, version or -1, address). ranges: (start, end)."""
+
+    def unchanged(self, arguments: list[Any], /) -> bool:
+        """Are they all in the list still, and as they were?"""
 
 class Place:
     """
@@ -192,6 +208,11 @@ class Session:
     def place_of(self, array: Any, /) -> Place | None:
         """
         Where a Tensor of this session, or a packed NumPy array or memoryview of one, lies; None: it has to be copied. Raises Closed after release().
+        """
+
+    def tensor_at(self, address: int, nbytes: int) -> Tensor | None:
+        """
+        A tensor of this session that somebody holds and that has all of these bytes. The caller keeps what shows them.
         """
 
     def peer_gone(self) -> bool: ...
@@ -263,6 +284,11 @@ class Slot:
 
     def write(self, index: int, array: Any, /) -> None:
         """Copies an array into input `index`; counted."""
+
+    def fill(self, index: int, address: int, nbytes: int) -> None:
+        """
+        Copies packed memory of the planned dtype and shape into input `index`; counted. The caller keeps it meanwhile.
+        """
 
     def write_packed(self, index: int, packed: bytes, /) -> None: ...
 
@@ -455,6 +481,14 @@ class Sweeper:
 
     def cancel_version(self, line: int) -> None: ...
 
+    def park_version(self, line: int) -> bool: ...
+
+    def unpark_version(self, line: int) -> None: ...
+
+    def version_running(self, line: int) -> int: ...
+
+    def version_waiting(self, line: int) -> int: ...
+
     def free_version(self, line: int) -> None: ...
 
     def set_version_flags(self, line: int, flags: int) -> None: ...
@@ -494,7 +528,12 @@ class Sweeper:
 
     def active(self) -> int: ...
 
-    def queued(self) -> int: ...
+    def queued(self) -> int:
+        """In the run queue, or held for company or concurrency."""
+
+    def set_batching(self, rows: int, delay_ns: int) -> None: ...
+
+    def limit_running(self, model: int, most: int) -> None: ...
 
     def repairs(self) -> int: ...
 
@@ -509,6 +548,10 @@ class Sweeper:
 KERNEL_PURE: int = 1
 
 KERNEL_IDEMPOTENT: int = 2
+
+KERNEL_BATCHES: int = 8
+
+MAX_BATCH: int = 256
 
 KERNEL_NATIVE: int = 4
 

@@ -80,7 +80,7 @@ static void asynchronous(laika_model_t identity) {
     laika_bytes_t in[n], out[n];
     laika_tensor_t x[n], y[n];
     laika_call_t calls[n];
-    char words[n][16];
+    char words[n][32];
     for (int i = 0; i < n; ++i) {
         snprintf(words[i], sizeof words[i], "word %d", i);
         in[i] = text(words[i]);

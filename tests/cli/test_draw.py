@@ -65,7 +65,7 @@ def test_durations_and_sizes_as_typed() -> None:
 def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes: Any) -> dict[str, Any]:
     stages = {"queue": buckets, "run": buckets, "copy": []}
     counters = ("failed", "cancelled", "expired", "in_flight", "copies_in", "copies_out", "bytes_copied", "bindings")
-    counters += ("apk", "pl", "cpu")
+    counters += ("apk", "pl", "cpu", "chained", "batches", "batched", "held")
     return {
         "address": "@x", "pid": 1, "version": "0", "uptime_s": uptime, "queued": 0, "active": 0, "restarts": 0,
         "failed_with_worker": 0, "run_again": 0,
@@ -76,7 +76,7 @@ def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes:
         "descriptors": 64,
         "models": [
             {"name": "m", "version": 1, "line": 0, "index": 0, "current": True, "pool": "default", "kernel": "onnx",
-             "device": None, "path": None, "batches": {}, "fallbacks": 0, "chained": 0, "losses": 0, "note": ""}
+             "device": None, "path": None, "batches": {}, "fallbacks": 0, "losses": 0, "note": ""}
         ],
         "versions": {"default/0": {"requests": requests, "stages": stages, **dict.fromkeys(counters, 0)}},
         **changes,

@@ -60,6 +60,26 @@ def test_ls(teal: Teal, typed: Typed, name: str, mlp: Path, serve: Any) -> None:
     assert typed(["ls", "--json", "--host", empty.name]).json["models"] == []
 
 
+def test_rollback(teal: Teal, name: str, mlp: Path) -> None:
+    assert teal(f"rollback {name}").err.startswith(f"NotFound: model '{name}' is not loaded")
+    teal(f"load {name} {mlp}")
+    assert f"an earlier version of '{name}'" in teal(f"rollback {name}").err
+    teal(f"load {name} {mlp}")
+    assert teal(f"rollback {name}").out == f"{name} is version 1 again (was 2)\n"
+    assert teal(f"rollback {name} --json").json == {"name": name, "version": 2, "was": 1}
+    assert "version 7 of" in teal(f"rollback {name} --version 7").err
+
+
+def test_a_budget_of_memory(serve: Any, typed: Typed, mlp: Path) -> None:
+    host = serve("--memory", "200M", "--spares", "1", "--keep", "2", "--pool", "p:memory=1G,keep=0,spares=0").name
+    assert typed(["load", "m", str(mlp), "--host", host]).status == 0
+    (model,) = typed(["ls", "--json", "--host", host]).json["models"]
+    assert (model["parked"], model["kept"]) == (False, [])
+    pools = {pool["name"]: pool for pool in typed(["stat", "--once", "--json", "--host", host]).json["pools"]}
+    assert (pools["default"]["memory"], pools["p"]["memory"]) == (200 << 20, 1 << 30)
+    assert 0 < pools["default"]["memory_used"] <= 200 << 20
+
+
 @pytest.mark.parametrize("bad", ["..", ".", "", "../x", "a/b", "a\0b", "x" * 300, "-", "é", "a b", "a..b"])
 def test_bad_names(typed: Typed, shared: str, bad: str) -> None:
     for command in (["load", "--", bad, "builtin:identity"], ["unload", "--", bad], ["infer", "--", bad, "x=1"]):

@@ -122,8 +122,7 @@ def test_each_of_a_dozen_clients_goes_directly(pocl: str, host: teal.Host, train
         array[:] = x = which.inputs(2)
         which.check(call(), x)
         before = theirs.statistics().paths["direct"]
-        direct_calls(call, theirs)
-        assert theirs.statistics().paths["direct"] > before
+        assert direct_calls(call, theirs, before + 5) >= before + 5  # of all clients, but only this one calls
     for _ in range(3):  # in turn, with the others' lines in the directory too
         for _, call, array in calls:
             array[:] = x = which.inputs(2)

@@ -187,6 +187,19 @@ def test_across_versions(host: teal.Host, load: Load) -> None:
         thread.join()
 
 
+def test_chain_longer_than_there_are_slots(host: teal.Host, load: Load) -> None:
+    """``h = step.submit(h)``: what has ended is not kept by what comes after it."""
+    words, double = load("toy_kernels:words"), load("toy_kernels:pure_double")
+    for model, value in ((words, ["a b"]), (double, np.zeros(3, np.float32))):
+        step = model.submit(value)
+        for number in range(3000):
+            step = model.submit(step)
+            if number % 100 == 99:
+                while not step.done():
+                    pass
+        assert step.result()[0].shape in ((2,), (3,))
+
+
 def test_nothing_is_left(host: teal.Host, load: Load) -> None:
     count, total = load("toy_kernels:count_up"), load("toy_kernels:total")
     session = count._session.core

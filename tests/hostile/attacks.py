@@ -325,6 +325,54 @@ def lying_descriptors(attacker: Attacker, dice: random.Random) -> None:
         assert state >= 4, f"a call of {name} never ended: {inputs} {outputs} {header!r} at {offset}"
 
 
+def lying_chains(attacker: Attacker, dice: random.Random) -> None:
+    """Requests that take outputs of others, and say of these what is not so; some wait for each other."""
+    attacker.enter()
+    afters = attacker.lines + attacker.slots * LINE
+    memory = attacker.regions[attacker.region]
+    wild = [0, 1, 3, 7, 1024, 65535, (1 << 32) - 2, -1, -(1 << 63), (1 << 63) - 1]
+    for _ in range(60):
+        name, source = _model(attacker, dice)
+        inputs, outputs = _honest(attacker, name)
+        memory[8192:8200] = struct.pack("<q", dice.choice([0, 3, 100, 5000]))
+        attacker.describe(4096, [TENSOR.pack(*t) for t in inputs], [TENSOR.pack(*t) for t in outputs])
+        first, second = dice.sample(range(attacker.slots), 2)
+        state, _ = attacker.call(source, slot=first, offset=4096)
+        assert state >= 4
+        link = [0, 0, attacker.region, 4096]
+        chained = [outputs[0][0], 0, 4, attacker.region, 12288, 4096, 4096, *link, 0, 0, 0, 0]
+        awaited = [first, attacker.generations[first]]
+        for _ in range(dice.choice([0, 1, 1, 2])):
+            at = dice.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+            chained[at] = dice.choice(wild) & ((1 << (8, 8, 16, 32)[at]) - 1) if at < 4 else dice.choice(wild)
+            if at in (4, 5, 6):
+                chained[at] &= (1 << 64) - 1
+        if dice.random() < 0.3:
+            awaited[dice.randrange(2)] = dice.choice([0, second, attacker.generations[first] + 1, (1 << 32) - 1])
+        _, target = _model(attacker, dice)
+        attacker.describe(16384, [TENSOR.pack(*chained)], [attacker.tensor(20480, flags=UNPLANNED, capacity=4096)])
+        count = dice.choice([1, 1, 1, 1, 0, 2, 7, 8, (1 << 32) - 1])
+        at = afters + second * LINE
+        memory_of_lines = struct.pack("<II14I", count, 0, *awaited, *([first, attacker.generations[first]] * 6))
+        attacker.memory[at : at + LINE] = memory_of_lines
+        attacker.generations[second] += 1
+        attacker.stamp += 1
+        attacker.push(
+            slot=second,
+            generation=attacker.generations[second],
+            model=target,
+            stamp=attacker.stamp,
+            offset=16384,
+            flags=dice.choice([1, 1, 1, 1, 0, 2, 65535]),
+            deadline=time.monotonic_ns() + 20_000_000,  # what it waits for may never come
+        )
+        attacker.knock()
+        until = time.monotonic() + 30
+        while attacker.word(second)[0] != attacker.generations[second] or attacker.word(second)[1] < 4:
+            assert time.monotonic() < until, f"a chained call of {name} never ended: {chained} {awaited} {count}"
+            time.sleep(0.0005)
+
+
 def lying_strings(attacker: Attacker, dice: random.Random) -> None:
     """BYTES tensors whose offset tables go backwards, past the end, or are not there."""
     attacker.enter()
@@ -414,6 +462,6 @@ ATTACKS: dict[str, Callable[[Attacker, random.Random], None]] = {
     for function in (
         *(random_bytes, wrong_types, wild_numbers, talk_without_listening, stray_descriptors, ask_and_leave),
         *(same_region_twice, scribble, wild_entries, lying_descriptors, lying_strings, racing_descriptors, flood),
-        *(poisoned_numbers, lying_files),
+        *(lying_chains, poisoned_numbers, lying_files),
     )
 }

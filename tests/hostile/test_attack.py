@@ -35,6 +35,7 @@ ROUNDS = {  # of each attack, so that all take about as long
     "wild_entries": 12,
     "lying_descriptors": 15,
     "lying_strings": 10,
+    "lying_chains": 10,
     "racing_descriptors": 4,
     "flood": 4,
     "poisoned_numbers": 6,

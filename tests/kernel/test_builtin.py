@@ -84,7 +84,34 @@ def test_signatures(load: Any) -> None:
         assert (info.kernel, info.source, info.pure, info.idempotent) == ("builtin", name, pure, True)
 
 
-@pytest.mark.parametrize("source", ["builtin:", "builtin:nothing", "builtin:Identity", "builtin:sum "])
+def test_identity_of_several(load: Any) -> None:
+    model = load("builtin:identity:3")
+    assert [(spec.name, spec.in_place, spec.like) for spec in model.outputs] == [
+        ("y", True, "x"), ("y1", True, "x1"), ("y2", True, "x2"),
+    ]  # fmt: skip
+    x, x1, x2 = np.arange(6, dtype=np.int16), np.ones((2, 3)), ["text", "too"]
+    y, y1, y2 = model(x, x1, x2)
+    np.testing.assert_array_equal(y.numpy(), x)
+    np.testing.assert_array_equal(y1.numpy(), x1)
+    assert y2.numpy().tolist() == [b"text", b"too"]
+    given = model.new_inputs(x=("int8", (4,)), x1=("float32", (2,)), x2=("int64", (0,)))
+    made = model(**given)
+    assert [one.numpy().ctypes.data for one in made][:2] == [given[name].numpy().ctypes.data for name in ("x", "x1")]
+    assert model.statistics().copies_out == 1  # the strings of the first call
+    with pytest.raises(teal.InvalidArgument, match="'x2' is missing"):
+        model(x, x1)
+
+
+@pytest.mark.parametrize("count", ["0", "65", "-1", "", "x", "1.5", "\u0663", "9" * 300])
+def test_identity_of_no_number(host: teal.Host, count: str) -> None:
+    with pytest.raises(teal.InvalidArgument, match="expected 1 to 64"):
+        host.load("none", f"builtin:identity:{count}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["builtin:", "builtin:sum:2", "builtin:identity :2", "builtin:nothing", "builtin:Identity", "builtin:sum "],
+)
 def test_there_is_no_such_builtin(host: teal.Host, source: str) -> None:
     with pytest.raises(teal.NotFound, match=r"builtin kernel .*; there are \['identity', 'sleep', 'spin', 'sum'\]"):
         host.load("none", source)

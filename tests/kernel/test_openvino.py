@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import teal
+
 ov = pytest.importorskip("openvino")
 
 
@@ -42,3 +44,168 @@ def test_signature_and_zero_copies(load: Any, counted: Any, mlp_path: Path, ir_p
     after = counted(model)
     assert (after.copies_in, after.copies_out) == (before.copies_in, before.copies_out)
     assert after.bindings - before.bindings <= 2
+
+
+def test_float32_is_float32_unless_asked(host: teal.Host, load: Any, mlp_path: Path) -> None:
+    """On a CPU with bfloat16 OpenVINO would take it unasked."""
+    x = np.random.default_rng(0).random((64, 64), np.float32)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    exact = onnxruntime.InferenceSession(str(mlp_path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    plain = load(mlp_path, kernel="openvino")
+    assert np.allclose(plain(x)[0].numpy(), exact, atol=1e-5)
+    if "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        with pytest.raises(teal.InvalidArgument, match="bf16: CPU does not compute in it"):
+            host.load("bad", mlp_path, kernel="openvino", precision="bf16")
+        return
+    narrow = load(mlp_path, kernel="openvino", precision="bf16")
+    assert narrow.info.precision == "bf16"
+    difference = np.abs(narrow(x)[0].numpy() - exact).max()
+    assert 1e-5 < difference < 0.1 * np.abs(exact).max()
+    with pytest.raises(teal.InvalidArgument, match="bf16: onnxruntime does not compute in it"):
+        host.load("bad", mlp_path, precision="bf16")
+
+
+def test_in_place_in_the_engine_too(host: teal.Host, mlp_path: Path) -> None:
+    """The engine's tensors are the slot's memory, by address."""
+    from types import SimpleNamespace
+
+    from teal.kernel.openvino import OpenVinoKernel
+    from teal.kernel.protocol import Source
+
+    with mlp_path.open("rb") as file:
+        kernel = OpenVinoKernel(Source("m", str(mlp_path), file.fileno(), 1))
+    x, y = host.empty((3, 64)), host.empty((3, 8))
+    slot: Any = SimpleNamespace(inputs=[x], outputs=[y], wanted=[True])
+    run = kernel.bind(slot)
+    bound = next(iter(kernel._requests.values()))
+    assert bound.request().get_input_tensor(0).data.ctypes.data == x.address
+    assert bound.request().get_output_tensor(0).data.ctypes.data == y.address
+    run()
+    assert y.numpy().any()
+    kernel.close()
+
+
+@pytest.mark.parametrize("name", ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+def test_dtypes(load: Any, onnx_model: Any, name: str) -> None:
+    kind = {"float32": "float", "float64": "double"}.get(name, name)
+    model = load(onnx_model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = Identity(x) }}"), kernel="openvino")
+    assert (model.inputs[0].dtype, model.outputs[0].dtype) == (name, name)
+    x = np.arange(5).astype(name)
+    for length in (5, 1, 3):
+        assert np.array_equal(model(x[:length])[0].numpy(), x[:length])
+
+
+def test_outputs_of_unknown_size(load: Any, onnx_model: Any, counted: Any) -> None:
+    model = load(onnx_model("g (float[N] x) => (int64[one, M] y) { y = NonZero(x) }"), kernel="openvino")
+    for ones in (3, 0, 300_000, 3):
+        x = np.zeros(300_000, np.float32)
+        x[:ones] = 1
+        assert np.array_equal(model(x)[0].numpy(), np.arange(ones)[None])
+    assert counted(model).copies_out >= 3
+
+
+def test_nan_passes_through(load: Any, onnx_model: Any) -> None:
+    model = load(onnx_model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), kernel="openvino")
+    x = np.array([1, np.nan, np.inf], np.float32)
+    assert np.array_equal(model(x)[0].numpy(), -x, equal_nan=True)
+
+
+def test_many_slots_share_few_requests(load: Any, mlp_path: Path) -> None:
+    """Infer requests of slots that did not call for long are given up, and made anew."""
+    from teal.kernel import openvino
+
+    model = load(mlp_path, kernel="openvino", threads=1)
+    x = np.random.default_rng(0).random((openvino._MOST_REQUESTS + 20, 64), np.float32)
+    inputs = [model.new_inputs(batch=1) for _ in x]
+    for given, row in zip(inputs, x, strict=True):
+        given["x"].numpy()[...] = row
+    wanted = model(x)[0].numpy().copy()
+    for _ in range(2):
+        for given, row in zip(inputs, wanted, strict=True):
+            assert np.allclose(model(**given)[0].numpy(), row, atol=1e-5)
+
+
+def test_twice_with_different_threads(load: Any, mlp_path: Path) -> None:
+    one, two = (load(mlp_path, kernel="openvino", threads=n) for n in (1, 2))
+    assert (one.info.threads, two.info.threads) == (1, 2)
+    x = np.ones((500, 64), np.float32)
+    for _ in range(3):
+        assert np.allclose(one(x)[0].numpy(), two(x)[0].numpy(), atol=1e-6)
+
+
+# ---- what cannot be ------------------------------------------------------------------------------------------------
+
+
+def test_an_operator_that_the_engine_lacks(host: teal.Host, onnx_model: Any) -> None:
+    graph = "g (float[N] x) => (float[N] y) { y = elsewhere.Frobnicate(x) }"
+    parser = pytest.importorskip("onnx.parser")
+    path = onnx_model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "elsewhere" : 1]> {graph}')
+    path.write_bytes(model.SerializeToString())
+    for kernel in ("openvino", "onnx"):
+        with pytest.raises(teal.InvalidArgument, match="Frobnicate"):
+            host.load("bad", path, kernel=kernel)
+
+
+def test_devices(host: teal.Host, mlp_path: Path) -> None:
+    with pytest.raises(teal.NotFound, match=r"device 'GPU\.77'; OpenVINO sees \["):
+        host.load("bad", mlp_path, kernel="openvino", device="GPU.77")
+    with pytest.raises(teal.InvalidArgument, match="one device runs a model"):
+        host.load("bad", mlp_path, kernel="openvino", device="AUTO")
+    with pytest.raises(teal.InvalidArgument, match="OpenVINO has one way to run a model"):
+        host.load("bad", mlp_path, kernel="openvino", device="CPU", path="apk")
+    with pytest.raises(teal.InvalidArgument, match="OpenVINO cannot run it on CPU"):
+        host.load("bad", mlp_path, kernel="openvino", options={"NO_SUCH_THING": "1"})
+
+
+def test_two_files_are_sealed_as_one(host: teal.Host, load: Any, ir_path: Path, tmp_path: Path) -> None:
+    import hashlib
+
+    weights = ir_path.with_suffix(".bin")
+    digest = hashlib.sha256(weights.read_bytes() + ir_path.read_bytes()).hexdigest()
+    assert load(ir_path, digest=digest).info.digest == digest
+    assert all(each.ok for each in host.verify())
+    with pytest.raises(teal.InvalidArgument, match="its SHA-256 is"):
+        host.load("bad", ir_path, digest=hashlib.sha256(ir_path.read_bytes()).hexdigest())
+    alone = tmp_path / "alone.xml"
+    alone.write_bytes(ir_path.read_bytes())
+    with pytest.raises(teal.InvalidArgument, match="not a model OpenVINO can load"):
+        host.load("bad", alone)
+    alone.with_suffix(".bin").write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(teal.InvalidArgument, match="not a model OpenVINO can load"):
+        host.load("bad", alone)
+
+
+def test_a_repository_of_two_files(ir_path: Path, tmp_path: Path) -> None:
+    import hashlib
+    import shutil
+
+    folder = tmp_path / "models" / "mlp"
+    folder.mkdir(parents=True)
+    shutil.copy(ir_path, folder / "model.xml")
+    shutil.copy(ir_path.with_suffix(".bin"), folder / "model.bin")
+    note = folder / "model.bin.sha256"
+    note.write_text(hashlib.sha256((folder / "model.bin").read_bytes()).hexdigest())
+    with teal.Host(repository=tmp_path / "models", threads=1) as host:
+        assert host.load("mlp").info.kernel == "openvino"
+        note.write_text("0" * 64)
+        with pytest.raises(teal.InvalidArgument, match="its SHA-256 is"):
+            host.load("mlp")
+
+
+def test_weights_in_other_files(host: teal.Host, onnx_model: Any, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    w = np.random.default_rng(0).random((64, 64), np.float32)
+    helper = onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 64])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 64])],
+        [onnx.numpy_helper.from_array(w, "w")],
+    )
+    path = tmp_path / "apart.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, path, save_as_external_data=True, location="apart.bin", size_threshold=0)
+    with pytest.raises(teal.InvalidArgument, match="it keeps weights in other files"):
+        host.load("bad", path, kernel="openvino")

@@ -58,6 +58,19 @@ def second(x: Any) -> int:
     return 2
 
 
+_TWICE = teal.signature(inputs={"x": (None, None)}, outputs={"a": ("int64", ()), "b": ("int64", ())})
+
+
+@_TWICE
+def first_twice(x: Any) -> dict[str, int]:
+    return {"a": 1, "b": 1}
+
+
+@_TWICE
+def second_twice(x: Any) -> dict[str, int]:
+    return {"a": 2, "b": 2}
+
+
 @teal.signature(inputs={"x": ("float32", ("n", 3))}, outputs={"norm": ("float32", ("n",)), "mean": ("float64", ())})
 def norms(x: Array) -> Any:
     return np.linalg.norm(x, axis=1), x.mean(dtype=np.float64)
@@ -91,6 +104,32 @@ class Counter:
     def close(self) -> None:
         if self.path:
             Path(self.path).write_text(str(self.total))
+
+
+class Heavy:
+    """Takes 40 MB, and says of itself which one it is."""
+
+    def __init__(self) -> None:
+        self.ballast = np.ones(5_000_000)
+        self.made = time.monotonic_ns()
+
+    @teal.signature(inputs={"x": ("int64", ())}, outputs={"y": ("int64", ()), "made": ("int64", ())}, pure=True)
+    def __call__(self, x: Array) -> tuple[int, int]:
+        return int(x + self.ballast[0]), self.made
+
+
+class HeavyWithState(Heavy):
+    @teal.signature(inputs={"x": ("int64", ())}, outputs={"y": ("int64", ()), "made": ("int64", ())})
+    def __call__(self, x: Array) -> tuple[int, int]:
+        return int(x), self.made
+
+
+class HeavyAndSlow(Heavy):
+    """Takes a while to be made again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.2)
 
 
 class Order:
@@ -414,3 +453,26 @@ def dies_once(path: Array) -> int:
         file.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid()
+
+
+# ---- what runs together --------------------------------------------------------------------------------------------
+
+
+@teal.signature(
+    inputs={"x": ("float32", ("batch", "n"))},
+    outputs={"y": ("float32", ("batch", "n")), "rows": ("int64", ("batch",))},
+    pure=True,
+)
+def rowwise(x: Array) -> Any:
+    """Twice each row, and how many rows there were in the run; fails at a negative number."""
+    if (x < 0).any():
+        raise ValueError("a negative number")
+    return x * 2, np.full(len(x), len(x))
+
+
+@teal.signature(inputs={"x": ("float32", ("batch", 2))}, outputs={"y": ("float32", ("batch", 2))}, pure=True)
+def deadly(x: Array) -> Array:
+    """Takes its worker with it at a negative number."""
+    if (x < 0).any():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x + 1

@@ -15,6 +15,7 @@ _COMMANDS = {
     "serve": "serve",
     "load": "load",
     "unload": "unload",
+    "rollback": "rollback",
     "ls": "ls",
     "verify": "verify",
     "infer": "infer",

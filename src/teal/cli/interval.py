@@ -128,8 +128,14 @@ def _versions(before: Raw | None, after: Raw, elapsed: float) -> tuple[Version, 
             numbers, stages = _with_callers(before, after, m, old, numbers)
         direct = numbers.get("direct", 0)
         batches = {int(batch): path for batch, path in m["batches"].items()}
-        found = {**numbers, **m, "requests": numbers["requests"] + direct, "relayed": numbers.get("relayed", 0)}
-        more = {"paths": paths_of(numbers, direct), "batches": batches, "stages": stages}
+        found = {**numbers, **m, "requests": numbers["requests"] + direct}
+        more = {
+            "paths": paths_of(numbers, direct),
+            "batches": batches,
+            "stages": stages,
+            "relayed": numbers.get("relayed", 0),
+            "runs_together": numbers["batches"],
+        }
         made.append(filled(Version, found, requests_per_s=rate, **more))
     return tuple(made)
 
@@ -149,8 +155,7 @@ def _with_callers(
     seen = after["callers"].get(key) or callers.summed([])
     then = ({} if before is None else before["callers"].get(key)) or {}
     numbers = dict(new)
-    numbers["direct"] = seen["direct"]
-    numbers["relayed"] = seen["relayed"]
+    numbers["direct"], numbers["relayed"] = seen["direct"], seen["relayed"]
     numbers["copies_in"] += seen["copies_in"]
     numbers["bytes_copied"] += seen["bytes_in"]
     grown = {stage: added(then.get(stage, ()), seen[stage]) for stage in callers.STAGES}

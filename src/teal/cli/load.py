@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     help="Device of a systems load (opencl, cuda …) or of OpenVINO (GPU, NPU) [default: the CPU]",
 )
 @click.option("--path", type=click.Choice(["auto", "apk", "pl", "cpu"]), help="How the device runs it [default: auto]")
+@click.option("--concurrency", type=int, metavar="N", help="Workers that run it at once, at most [default: any number]")
 @click.option("--digest", metavar="SHA256", help="What the file's SHA-256 must be.")
 @click.option(
     "--tuned/--no-tuned", default=None, help="What teal tune kept must be used, or must not [default: if there]."
@@ -57,6 +58,7 @@ def command(
     engine: tuple[str, ...],
     device: str | None,
     path: str | None,
+    concurrency: int | None,
     digest: str | None,
     tuned: bool | None,
     timeout: float,
@@ -96,6 +98,7 @@ def command(
             device=device,
             path=path,
             digest=digest,
+            concurrency=concurrency,
             tuned=tuned,
         )
         info, note = model.info, model.statistics().note

@@ -13,7 +13,8 @@ from teal.cli import draw, options
 @options.host_option
 @options.json_option
 def command(host: str | None, as_json: bool) -> None:
-    """List the models of a running host, every version of them. New calls go to the version marked *.
+    """List the models of a running host, every version of them. New calls go to the version marked *;
+    a parked one comes back when it is called.
 
     \b
     Examples:
@@ -35,6 +36,7 @@ def command(host: str | None, as_json: bool) -> None:
         number = f"{m.version}{'*' if m.current else ' '}"
         kind = m.kernel if m.kernel in ("onnx", "systems") else draw.printable(f"{m.kernel} {m.source}")
         kind += f" on {m.device}, {m.path}" if m.device else ""
+        kind += " (parked)" if m.parked else ""
         weight = draw.size(m.bytes) if m.bytes else "-"
         draw.row(table, m.name, number, kind, m.pool, weight, m.digest[:12] or "-", draw.signature(m))
     draw.console().print(table)

@@ -10,8 +10,8 @@ import click
 from teal.cli import options
 
 _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
-_NUMBERS = ("workers", "threads", "in_flight", "slots")
-_SETTINGS = "workers, idle, threads, cores, bytes, in-flight and slots"
+_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch")
+_SETTINGS = "workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, in-flight and slots"
 
 
 def cores(text: str | None, hint: str = "--cores") -> list[int] | None:
@@ -69,6 +69,6 @@ def _value(name: str, text: str) -> Any:
         return int(text)
     if name == "cores":
         return cores(text, "--pool")
-    if name == "bytes":
+    if name in ("bytes", "memory"):
         return options.size(text, "--pool")
-    return text  # idle, or what there is not: the host's own check says so
+    return text  # idle, delay, or what there is not: the host's own check says so

@@ -48,8 +48,15 @@ class _Order:
 @click.option("--idle", default="200us", show_default=True, metavar="TIME", help="Longest spinning before sleeping.")
 @click.option("--threads", type=int, metavar="N", help="Threads of engines, per model [default: all usable cores]")
 @click.option("--cores", metavar="LIST", help="Cores of the workers, such as 1,2 or 4-7.")
+@click.option("--memory", callback=options.nbytes, metavar="SIZE",
+              help="Memory for models, per pool: beyond it those used least recently are parked.")  # fmt: skip
+@click.option("--keep", default=1, show_default=True, metavar="N", help="Replaced versions kept for `teal rollback`.")
+@click.option("--spares", default=0, show_default=True, metavar="N", help="Workers ready to replace one that dies.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
-              help="One more pool: workers, idle, threads, cores, bytes, in-flight, slots; repeatable.")  # fmt: skip
+              help="One more pool: workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, "
+                   "in-flight, slots; repeatable.")  # fmt: skip
+@click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
+@click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
 @click.option("--load", "models", multiple=True, metavar="[POOL:]NAME[=SOURCE]",
               help="Load this model first; repeatable.")  # fmt: skip
@@ -70,7 +77,12 @@ def command(
     idle: str,
     threads: int | None,
     cores: str | None,
+    memory: int | None,
+    keep: int,
+    spares: int,
     pools: tuple[str, ...],
+    batch: int,
+    delay: str,
     repository: str | None,
     models: tuple[str, ...],
     users: tuple[str, ...],
@@ -92,6 +104,7 @@ def command(
       teal serve
       teal serve --name big --workers 2 --cores 2-7 --load minilm=model.onnx --max-bytes 4G
       teal serve --pool fast:workers=2,idle=1ms,cores=1-3 --load fast:echo=builtin:identity
+      teal serve --pool rows:batch=8,delay=1ms --load rows:minilm=model.onnx
       teal serve --repository /srv/models --load minilm --json
     """
     from teal.host.address import default_address
@@ -111,6 +124,11 @@ def command(
         limits=Limits(**{key: value for key, value in quotas.items() if value is not None}),
         repository=repository,
         pools=typed.pools(pools),
+        memory=memory,
+        keep=keep,
+        spares=spares,
+        batch=batch,
+        delay=delay,
         allowed_uids=allowed,
     )
     logging.basicConfig(

@@ -20,6 +20,7 @@ from teal.host.limits import Limits
 from teal.host.loading import Loading
 from teal.host.names import Name, Names, User
 from teal.host.pool import Pool, Version
+from teal.host.snapshot import still_right
 
 log = logging.getLogger("teal.host")
 
@@ -35,31 +36,56 @@ class Catalog:
         """Makes a version resident and current. See loading.py."""
         return await self._loading.load(load, datagram, user)
 
+    async def roll_back(self, back: wire.RollBack, user: User) -> dict[str, Any]:
+        """Makes an earlier version current again. See loading.py."""
+        return await self._loading.roll_back(back, user)
+
     # ---- who wants it --------------------------------------------------------------------------------------------
 
     def keep(self, name: str, user: User) -> None:
         """It stays until somebody unloads it. Raises InvalidArgument for a user who may not change it."""
         user.check_may_change(name, list(self.names.known[name].versions.values()))
-        self.names.known[name].kept = True
+        self.names.known[name].stays = True
 
-    def hold(self, name: str, client: Hashable) -> None:
-        """It stays while the client is there, at least."""
-        self.names.known[name].holders.add(client)
+    def hold(self, name: str, client: Hashable, number: int | None = None) -> None:
+        """It stays while the client is there, at least; with a number, that version does."""
+        known = self.names.known[name]
+        (known.holders if number is None else known.numbered.setdefault(number, set())).add(client)
 
-    def held_by(self, client: Hashable) -> list[str]:
-        return [name for name, known in self.names.known.items() if client in known.holders]
+    def held_by(self, client: Hashable) -> list[tuple[str, int | None]]:
+        """Names, and versions by their number."""
+        held: list[tuple[str, int | None]] = []
+        for name, known in self.names.known.items():
+            held += [(name, None)] if client in known.holders else []
+            held += [(name, number) for number, holders in known.numbered.items() if client in holders]
+        return held
 
-    async def release(self, name: str, client: Hashable) -> None:
-        """The client needs it no more. A model that nobody keeps or holds is unloaded."""
+    async def release(self, name: str, client: Hashable, number: int | None = None) -> None:
+        """The client needs it no more. What nobody keeps or holds is unloaded."""
         known = self.names.known.get(name)
+        if known is not None and number is not None:
+            await self._release_version(known, client, number)
+            return
         if known is None or client not in known.holders:
             return
         known.holders.discard(client)
-        if known.kept or known.holders:
+        if known.stays or known.holders:
             return
         async with known.lock:  # a load may have been under way
-            if known.versions and not known.kept and not known.holders:
+            if known.versions and not known.stays and not known.holders:
                 await self._drop(known, list(known.versions.values()), force=False)
+
+    async def _release_version(self, known: Name, client: Hashable, number: int) -> None:
+        holders = known.numbered.get(number)
+        if holders is None or client not in holders:
+            return
+        holders.discard(client)
+        async with known.lock:  # a load may have been under way
+            if known.numbered.get(number):
+                return
+            known.numbered.pop(number, None)
+            if (version := known.versions.get(number)) is not None and not known.stays and not known.holders:
+                await self._drop(known, [version], force=False)
 
     # ---- unloading -----------------------------------------------------------------------------------------------
 
@@ -78,14 +104,18 @@ class Catalog:
         pool = self.names.pool(name.pool)
         for one in doomed:
             name.versions.pop(one.number, None)
+            name.numbered.pop(one.number, None)
             if name.current == one.number:
                 name.current = max(name.versions, default=None)
                 if name.current is not None:
-                    pool.sweeper.publish_version(name.versions[name.current].line, True)
+                    current = name.versions[name.current]
+                    pool.sweeper.limit_running(name.index, current.concurrency or 0)
+                    pool.sweeper.publish_version(current.line, True)
                     await pool.unbind(one)
         if not name.versions:
-            name.kept = False
+            name.stays = False
             name.holders.clear()
+            name.forget_replaced()
         for one in doomed:
             await pool.drop_version(one, force=force)
 
@@ -106,11 +136,16 @@ class Catalog:
     async def _verified(self, version: Version) -> dict[str, Any]:
         seen: str | None = None
         sealed = False
+        loop = asyncio.get_running_loop()
+        kept = self.names.pool(self.names.known[version.name].pool).residence.snapshot(version.line)
+        right = None if kept is None else await loop.run_in_executor(None, still_right, kept.copy())
+        if right is False:
+            log.error("model %r version %d: its snapshot is not what was kept", version.name, version.number)
         if version.file_fd is not None:
             fd = os.dup(version.file_fd)  # it may be unloaded meanwhile
             try:
                 sealed = files.is_sealed(fd)
-                seen = await asyncio.get_running_loop().run_in_executor(None, files.digest_of, fd)
+                seen = await loop.run_in_executor(None, files.digest_of, fd)
             finally:
                 os.close(fd)
             if seen != version.digest or not sealed:
@@ -126,4 +161,5 @@ class Catalog:
             "found": seen,
             "sealed": sealed,
             "bytes": version.nbytes,
+            "snapshot": right,
         }

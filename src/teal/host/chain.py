@@ -32,14 +32,18 @@ class ElsewhereError(ToComeError):
 
 
 class Sources:
-    """The requests whose outputs one call takes, in the order of its inputs."""
+    """The requests whose outputs one call takes, in the order of its inputs.
 
-    __slots__ = ("_session", "futures", "slots")
+    stages: their models, by number of their lines.
+    """
+
+    __slots__ = ("_session", "futures", "slots", "stages")
 
     def __init__(self, session: PoolSession) -> None:
         self._session = session
-        self.futures: list[Future] = []
         self.slots: list[_core.Slot] = []
+        self.stages: dict[int, str] = {}
+        self.futures: list[Future] = []
 
     def described(self, value: Future | FutureTensor, spec: Spec, path: str) -> tuple[Any, Any]:
         """As ``arguments.described``. Raises ElsewhereError, Cancelled when its request has ended without an answer."""
@@ -51,6 +55,7 @@ class Sources:
                 if number == len(self.slots):
                     self.slots.append(slot)
                     self.futures.append(future)
+                    self.stages[slot.index] = future._model.name
                 made = future._model._output_specs[index]
                 # Of an output of unknown size the plan has a stand-in for a dtype that is not in the signature.
                 dtype = place.dtype if place.shape is not None else made.dtype

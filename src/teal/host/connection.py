@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ from teal.host.lease import Lease
 from teal.host.mailbox import Mailbox
 
 if TYPE_CHECKING:
+    from teal.host.future import Future
     from teal.host.model import Model
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ T = TypeVar("T")
 _FIRST_REGION = 256 * 1024
 _LARGEST_STEP = 64 << 20
 _MOST_TRIES = 64
+_LOOKED_AT = 4
 
 
 class PoolSession:
@@ -51,6 +54,7 @@ class PoolSession:
         self._growing = threading.Lock()
         self._leasing = threading.Lock()  # guards _newest
         self._newest: weakref.ref[Lease] | None = None
+        self._lent: deque[Future] = deque()  # whose outputs went to other calls
 
     def grow(self, nbytes: int, pages: str = "best") -> None:
         """Adds a region with room for at least ``nbytes`` more. Raises QuotaExceeded."""
@@ -102,6 +106,23 @@ class PoolSession:
                 self._reclaim()
         raise QuotaExceeded(f"no room for {nbytes} bytes in this client's shared memory")
 
+    def lend(self, future: Future) -> None:
+        """Its output is an input of another call: nobody else may ever look whether it has ended."""
+        self._lent.append(future)
+        self.look_at_lent(_LOOKED_AT)
+
+    def look_at_lent(self, most: int | None = None) -> None:
+        """Those that have ended are let go of, with what they kept; one that was spilled is fetched, and measured."""
+        for _ in range(len(self._lent) if most is None else min(most, len(self._lent))):
+            try:
+                future = self._lent.popleft()
+            except IndexError:  # another thread looks too
+                return
+            if future.done():
+                future._forget_spill()
+            else:
+                self._lent.append(future)
+
     def register(self, model: Model) -> None:
         """``model.forget_idle()`` is called when memory or completion lines are short."""
         with self._registering:
@@ -109,6 +130,7 @@ class PoolSession:
 
     def _reclaim(self) -> None:
         """Slots that nobody holds keep memory and lines for calls of their shapes: while there are some to spare."""
+        self.look_at_lent()
         with self._registering:
             models = list(self._models)
         for model in models:

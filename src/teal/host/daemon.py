@@ -76,8 +76,8 @@ class Daemon:
             pool.forget()
 
     def _gone(self, client: Client) -> None:
-        for name in self.catalog.held_by(client):
-            self.listener.task(self.catalog.release(name, client))
+        for name, number in self.catalog.held_by(client):
+            self.listener.task(self.catalog.release(name, client, number))
         for name, session in client.all_sessions():
             self.listener.task(self.pools[name].close_session(session, gone=True))
 
@@ -114,12 +114,15 @@ class Daemon:
             case wire.Unload():
                 await self.catalog.unload(body, User(client.uid, client.owner))
                 return None, ()
+            case wire.RollBack():
+                return await self.catalog.roll_back(body, User(client.uid, client.owner)), ()
             case wire.Lookup(name, number):
-                described = self.catalog.names.describe(name, self.catalog.names.version(name, number))
+                version = self.catalog.names.version(name, number)
+                described = self.catalog.names.describe(name, version)
                 await self._hold(client, body)
-                return described, ()
-            case wire.Release(name):
-                await self.catalog.release(files.check_name(name), client)
+                return described, User(client.uid, client.owner).files_of(version) if body.files else ()
+            case wire.Release(name, number):
+                await self.catalog.release(files.check_name(name), client, number)
                 return None, ()
             case wire.ListModels():
                 return self.catalog.names.describe_all(), ()
@@ -145,9 +148,9 @@ class Daemon:
         if keep:
             self.catalog.keep(asked.name, User(client.uid, client.owner))
         elif asked.hold:
-            self.catalog.hold(asked.name, client)
+            self.catalog.hold(asked.name, client, asked.version)
             if client.gone:  # it left while we loaded
-                await self.catalog.release(asked.name, client)
+                await self.catalog.release(asked.name, client, asked.version)
 
     def _greet(self, client: Client, hello: wire.Hello) -> Any:
         if hello.protocol != wire.PROTOCOL or hello.abi != _core.ABI_VERSION:
@@ -262,6 +265,8 @@ class Daemon:
             return
         self._stopping = True
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        for known in self.catalog.names.known.values():
+            known.forget_replaced()
         self.listener.close()
         self.listener.hang_up_on_all()
         self.stopped.set()

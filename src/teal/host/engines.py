@@ -38,6 +38,12 @@ def check(load: wire.Load, kind: str) -> None:
         raise InvalidArgument(
             "a systems load has no options and runs in one thread; leave options= and threads= out", path="$.options"
         )
+    if load.sealed and kind != "torch":
+        raise InvalidArgument(
+            f"{load.sealed} sealed regions for a kernel of kind {kind}, expected kernel='torch', which alone takes its "
+            "weights so",
+            path="$.sealed",
+        )
     if _EXTERNAL_DATA in load.options:
         raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
 

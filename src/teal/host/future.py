@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from teal import _core
@@ -48,22 +48,20 @@ class Future:
     ``m2.submit(x=a["logits"])``. That call runs when this one has ended, without a way back to this process.
     """
 
-    __slots__ = ("__weakref__", "_generation", "_model", "_out", "_outcome", "_slot", "_sources", "_stages")
+    __slots__ = ("__weakref__", "_generation", "_model", "_out", "_outcome", "_slot", "_stages")
 
     def __init__(
         self,
         model: Model,
         slot: _core.Slot | None,
         out: Receivers | None = None,
-        sources: Sequence[Future] = (),
         stages: Mapping[int, str] | None = None,
     ) -> None:
-        """sources: whose outputs it takes; stages: models of what it waits for, by number of their lines."""
+        """stages: models of the requests whose outputs it takes, by number of their lines."""
         self._model = model
         self._out = out
         self._slot = slot  # None once settled: its memory is kept by the outputs, or by nobody
         self._generation = 0 if slot is None else slot.generation
-        self._sources = sources
         self._stages = stages
         self._outcome: Outputs | TealError | None = None
 
@@ -76,7 +74,7 @@ class Future:
 
     def _adopt(self, other: Future) -> None:
         """The request of another future, which nobody else has."""
-        self._out, self._sources, self._stages = other._out, other._sources, other._stages
+        self._out, self._stages = other._out, other._stages
         self._generation, self._outcome, self._slot = other._generation, other._outcome, other._slot
 
     def output(self, which: int | str) -> FutureTensor:
@@ -168,10 +166,10 @@ class Future:
                 self._outcome = self._model._ended(self._slot, self._out, self._stages)
             except TealError as error:
                 self._outcome = error
+            chained = self._stages is not None
             self._slot = self._out = self._stages = None
-            sources, self._sources = self._sources, ()
-        for source in sources:
-            source._forget_spill()
+        if chained:
+            self._model._session.look_at_lent()
 
     def _forget_spill(self) -> None:
         """An output larger than planned that went to another call: nobody may ever ask for it, and it counts."""

@@ -106,9 +106,16 @@ class Host:
     seconds).
     threads: of engines, per model; default: all usable cores. cores: pin workers to these. limits: quotas per client.
     repository: folder of models that ``load(name)`` finds by name; then nothing outside it is read.
+    batch, delay: requests of models whose inputs and outputs all begin with one symbolic dimension run together, up to
+    so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
+    models compute each row by itself, or this makes them wrong.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, and a client's bytes, in_flight and slots; what a pool does not say is as above. Each has
-    workers, memory and sessions of its own.
+    idle, threads, cores, memory, keep, spares, batch, delay, and a client's bytes, in_flight and slots; what a pool
+    does not say is as above. Each has workers, memory and sessions of its own.
+    memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
+    when somebody calls them (docs/models.md).
+    keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
+    spares: workers of a pool that have started and hold the engines' models, to take the place of one that dies.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
@@ -124,6 +131,11 @@ class Host:
         limits: Limits | None = None,
         repository: str | os.PathLike[str] | None = None,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
+        memory: int | None = None,
+        keep: int = 1,
+        spares: int = 0,
+        batch: int = 1,
+        delay: str | float = 0,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -139,6 +151,11 @@ class Host:
                 limits=limits,
                 repository=repository,
                 pools=pools,
+                memory=memory,
+                keep=keep,
+                spares=spares,
+                batch=batch,
+                delay=delay,
             )
         )
         try:
@@ -188,6 +205,7 @@ class Host:
         path: str | None = None,
         digest: str | None = None,
         precision: str | None = None,
+        concurrency: int | None = None,
         tuned: bool | None = None,
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
@@ -208,6 +226,8 @@ class Host:
         each), "cpu", or "auto" (default: by batch; docs/devices.md).
         digest: SHA-256 that the file must have (of an .xml: that of its .bin and itself, in this order); a repository
         also honours FILE.sha256 beside a file.
+        concurrency: workers of the pool that run this name at once, at most, so that a long model leaves some to the
+        others; default: any number. It holds for all versions of the name, as the load that came last says.
         tuned: what `teal tune` kept for this file on this machine is used for kernel, precision and threads if these
         are left open, and said in ``model.statistics().note``; False: it is not; True: it must be there.
         timeout: seconds; a load that takes longer is given up, and workers that sit in it are replaced once they have
@@ -230,6 +250,7 @@ class Host:
             path=argument.optional(path, str, "$.path", "cpu, apk, pl or auto"),
             digest=argument.optional(digest, str, "$.digest", "a SHA-256 in hexadecimal"),
             precision=argument.optional(precision, str, "$.precision", "fp32 or bf16"),
+            concurrency=argument.optional(concurrency, int, "$.concurrency", "a whole number"),
         )
         tuning.apply(message, argument.optional(tuned, bool, "$.tuned", "True, False or None"))
         fds = _with_file(message)
@@ -254,6 +275,17 @@ class Host:
         Returns when the workers have given the memory back. Raises NotFound.
         """
         self._ask(wire.Unload(files.check_name(name), version, force))
+
+    def rollback(self, name: str, version: int | None = None, *, timeout: float = wire.LOAD_TIMEOUT) -> Model:
+        """Makes an earlier version current again, under load and without losing a request.
+
+        version: a loaded one, or one that was replaced and is kept (``keep=``); default: the one that was replaced
+        last. What it replaces is kept in turn, so that rolling back twice is where one was.
+        Raises NotFound (no such version is kept), and what ``load`` raises.
+        """
+        number = argument.optional(version, int, "$.version", "a whole number")
+        seconds = argument.seconds(timeout, "$.timeout")
+        return Model(self, self._ask(wire.RollBack(files.check_name(name), number, seconds)), pinned=False)
 
     def models(self) -> list[ModelInfo]:
         """Every loaded version."""

@@ -232,6 +232,7 @@ class Listener:
         expected = int(isinstance(envelope.body, wire.OpenBpfSession))
         if isinstance(envelope.body, wire.Load):
             expected = envelope.body.has_file + envelope.body.has_weights
+            expected += min(max(envelope.body.sealed, 0), wire.MAX_SEALED) if envelope.body.has_file else 0
         datagram.close(keep=expected)
         client.answering += 1
         self.task(self._answer(client, envelope, datagram))

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from teal import _core
-from teal.errors import DeadlineExceeded, InvalidArgument, QuotaExceeded
+from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceeded
 from teal.host import engines, wire
 from teal.host import repository as files
+from teal.host.batching import takes_batches
 from teal.host.limits import Limits
 from teal.host.names import Name, Names, User
 from teal.host.origin import Origin, check_load, find_origin
@@ -57,7 +58,7 @@ class Loading:
             self._under_way += 1
             try:
                 until = asyncio.get_running_loop().time() + load.timeout
-                await self._turn(name, load, until)
+                await self._turn(name, load.name, load.timeout, until)
                 try:
                     return await self._load_version(pool, name, load, origin, user, until)
                 finally:
@@ -69,7 +70,54 @@ class Loading:
         finally:
             origin.close()
 
-    async def _turn(self, name: Name, load: wire.Load, until: float) -> None:
+    # ---- and back ------------------------------------------------------------------------------------------------
+
+    async def roll_back(self, back: wire.RollBack, user: User) -> dict[str, Any]:
+        """Makes a loaded version current, or one that was replaced resident and current. Raises what ``load`` does."""
+        current = self._names.version(back.name, None)  # raises
+        name = self._names.known[back.name]
+        pool = self._names.pool(name.pool)
+        until = asyncio.get_running_loop().time() + back.timeout
+        await self._turn(name, back.name, back.timeout, until)
+        try:
+            current = self._names.version(back.name, None)
+            user.check_may_change(back.name, [current])
+            number = back.version if back.version is not None else next(reversed(name.kept), None)
+            if number is not None and number in name.versions:
+                if number != current.number:
+                    self._publish(pool, name, name.versions[number])
+                    await pool.unbind(current)
+                return self._names.describe(back.name, name.versions[number])
+            if number is None or number not in name.kept:
+                wanted = "an earlier version" if number is None else f"version {number}"
+                raise NotFound(
+                    f"{wanted} of {back.name!r}: kept are {sorted(name.kept)}, loaded {sorted(name.versions)}; a pool "
+                    f"keeps {pool.settings.keep} replaced (keep=)"
+                )
+            await self._bring_back(pool, name, name.kept[number], back.timeout, until)
+            return self._names.describe(back.name, name.versions[number])
+        finally:
+            name.lock.release()
+
+    async def _bring_back(self, pool: Pool, name: Name, kept: Version, timeout: float, until: float) -> None:
+        order = kept.order
+        again = wire.Load(
+            kept.name, order.source, order.kernel, None, pool.name, kept.idempotent, order.threads, kept.idle_ns,
+            timeout=timeout, options=order.options, device=order.device, path=order.path, precision=order.precision,
+            concurrency=kept.concurrency,
+        )  # fmt: skip
+        fds = [os.dup(fd) for fd in kept.descriptors]
+        own, regions = fds[0] if fds else None, tuple(fds[1:])
+        file = files.Sealed(own, kept.digest, kept.nbytes, order.weights_bytes, (), regions)
+        origin = Origin(order.source, order.kernel)
+        loader = User(kept.uid, order.trusted)  # by the rights of whoever loaded it, not of whoever rolls back
+        version = await self._admitted(pool, name, again, origin, loader, kept.number, file, until)
+        replaced = None if name.current is None else name.versions.get(name.current)
+        self._publish(pool, name, version)
+        if replaced is not None:
+            await pool.unbind(replaced)
+
+    async def _turn(self, name: Name, key: str, timeout: float, until: float) -> None:
         """Takes the name's lock. Raises DeadlineExceeded."""
         try:
             async with asyncio.timeout_at(until):
@@ -82,7 +130,7 @@ class Loading:
                     raise
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{load.name!r} was not loaded within {load.timeout:g} s: another load or unload of it is under way"
+                f"{key!r} was not loaded within {timeout:g} s: another load or unload of it is under way"
             ) from None
 
     async def _load_version(
@@ -98,16 +146,43 @@ class Loading:
         file = await self._sealed(load.name, origin)
         try:
             self._check_digest(load, origin, file)
-            version = await self._resident(pool, name, load, origin, user, number, file, until)
         except BaseException:
-            if file.fd is not None:
-                os.close(file.fd)
+            file.close()
             raise
+        version = await self._admitted(pool, name, load, origin, user, number, file, until)
         replaced = None if name.current is None else name.versions.get(name.current)
         self._publish(pool, name, version)
         if replaced is not None:
             await pool.unbind(replaced)
         return self._names.describe(load.name, version)
+
+    async def _admitted(
+        self,
+        pool: Pool,
+        name: Name,
+        load: wire.Load,
+        origin: Origin,
+        user: User,
+        number: int,
+        file: files.Sealed,
+        until: float,
+    ) -> Version:
+        """Resident, within the pool's budget. Takes the file."""
+        promised = 0
+        try:
+            promised = await pool.parking.admit(load.name, file.nbytes)
+            version = await self._resident(pool, name, load, origin, user, number, file, until)
+            promised, given = 0, promised
+            try:
+                await pool.parking.settled(given, version)
+            except BaseException:
+                await pool.undo_load(version.order)
+                raise
+        except BaseException:
+            await pool.parking.settled(promised, None)
+            file.close()
+            raise
+        return version
 
     def _check_digest(self, load: wire.Load, origin: Origin, file: files.Sealed) -> None:
         """Of the sealed copy, which is what runs. Raises InvalidArgument."""
@@ -132,7 +207,15 @@ class Loading:
             return files.Sealed(None, "", 0)
         loop = asyncio.get_running_loop()
         limit = self._limits.model_bytes
-        return await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
+        file = await loop.run_in_executor(None, files.seal, origin.fd, name, limit, origin.weights)
+        try:
+            for fd in origin.sealed:
+                region = await loop.run_in_executor(None, files.seal, fd, name, limit)
+                file = file.beside(region)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     async def _resident(
         self,
@@ -162,13 +245,16 @@ class Loading:
             load.precision,
             file.weights_bytes,
             user.owner,
+            len(file.regions),
         )
         try:
-            loaded = await pool.residence.load(order, file.fd, load.timeout, until)
+            kept = self._names.snapshot_like(order, file.digest)
+            loaded = await pool.residence.load(order, file.descriptors, load.timeout, until, kept)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
-            pool.sweeper.set_version_flags(line, flags)
+            batches = takes_batches(origin.kind, pure=loaded.pure, inputs=loaded.inputs, outputs=loaded.outputs)
+            pool.sweeper.set_version_flags(line, flags | _core.KERNEL_BATCHES * batches)
         except DeadlineExceeded:
             pool.spawn_task(pool.undo_load(order))  # which takes until the worker that sits in it is gone
             raise
@@ -196,20 +282,27 @@ class Loading:
             engine=loaded.engine,
             precision=load.precision or "fp32" if origin.kind in engines.ENGINES else None,
             weights=loaded.weights,
+            sealed=file.regions,
+            memory=loaded.memory,
+            takes_batches=batches and pool.settings.batch > 1,
+            concurrency=load.concurrency,
         )
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
         """From here on new calls go to it; the version it replaces finishes what it has and is dropped."""
         pool.versions[version.line] = version
+        name.forget_replaced(version.number)  # the same, resident again, or another with its number
         name.versions[version.number] = version
         name.current = version.number
         name.last = max(name.last, version.number)
+        pool.sweeper.limit_running(name.index, version.concurrency or 0)
         pool.sweeper.publish_version(version.line, True)
         pool.set_idle()
         if version.pinned:
             return  # it stands beside the others
         for other in [v for v in name.versions.values() if v is not version and not v.pinned]:
             del name.versions[other.number]
+            name.keep(other, pool.settings.keep)
             task = pool.spawn_task(pool.drop_version(other, force=False))
             name.leaving.add(task)
             task.add_done_callback(name.leaving.discard)

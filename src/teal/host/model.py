@@ -149,9 +149,10 @@ class Model:
         if not sources.slots:
             self._submit(slot, deadline, priority, after)
             return Future(self, slot, out)
-        stages = {one.index: future._model.name for one, future in zip(sources.slots, sources.futures, strict=True)}
         self._submit(slot, deadline, priority, after, sources.slots)
-        return Future(self, slot, out, sources.futures, stages)
+        for future in sources.futures:
+            self._session.lend(future)
+        return Future(self, slot, out, sources.stages)
 
     def new_inputs(self, **dims: Any) -> Inputs:
         """Input tensors in shared memory, to be filled in place.
@@ -224,6 +225,9 @@ class Model:
             fallbacks=numbers["fallbacks"],
             chained=numbers["chained"],
             relayed=seen["relayed"],
+            runs_together=numbers["batches"],
+            batched=numbers["batched"],
+            held=numbers["held"],
             losses=mine[0]["losses"],
             note=mine[0]["note"],
         )
@@ -431,9 +435,15 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "precision",
         "threads",
         "weights",
+        "memory",
+        "parked",
+        "takes_batches",
+        "concurrency",
+        "snapshot",
     )
     return ModelInfo(
         **{name: described[name] for name in fields},
+        kept=tuple(described["kept"]),
         inputs=tuple(_public(_spec(item)) for item in described["inputs"]),
         outputs=tuple(_public(_spec(item)) for item in described["outputs"]),
     )

@@ -9,15 +9,18 @@ loop, and what takes time is the business of loading.py and catalog.py.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from teal.errors import InvalidArgument, NotFound
-from teal.host import engines
+from teal.host import engines, wire
 from teal.host import repository as files
 from teal.host.pool import Pool, Version
 from teal.host.settings import DEFAULT_POOL
+from teal.host.snapshot import Snapshot
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +32,28 @@ class Name:
     versions: dict[int, Version] = field(default_factory=dict)
     current: int | None = None
     last: int = 0
+    kept: dict[int, Version] = field(default_factory=dict)  # replaced ones, the last one last; not resident
     leaving: set[asyncio.Task[None]] = field(default_factory=set)  # versions that were replaced, on their way out
     waiting: int = 0  # loads that hold or want the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    kept: bool = False  # somebody loaded it to stay
+    stays: bool = False  # somebody loaded it to stay
     holders: set[Hashable] = field(default_factory=set)  # connections it is loaded for, until somebody keeps it
+    numbered: dict[int, set[Hashable]] = field(default_factory=dict)  # connections that hold one version, by its number
+
+    def keep(self, replaced: Version, most: int) -> None:
+        """A version that is about to leave can come back, by a descriptor of its own; the oldest beyond ``most`` go."""
+        if most > 0:
+            fds = [os.dup(fd) for fd in replaced.descriptors]
+            own, regions = fds[0] if fds else None, tuple(fds[1:])
+            self.kept[replaced.number] = dataclasses.replace(replaced, file_fd=own, sealed=regions)
+        while len(self.kept) > most:
+            self.kept.pop(next(iter(self.kept))).close_descriptors()
+
+    def forget_replaced(self, number: int | None = None) -> None:
+        """That one, or all of them."""
+        for one in list(self.kept) if number is None else [number]:
+            if (version := self.kept.pop(one, None)) is not None:
+                version.close_descriptors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +71,11 @@ class User:
                     f"{name!r} was loaded by user {version.uid}; only that user and the host's owner may replace or "
                     "unload it"
                 )
+
+    def files_of(self, version: Version) -> tuple[int, ...]:
+        """Descriptors of what it was loaded from. Raises InvalidArgument when it is somebody else's."""
+        self.check_may_change(version.name, [version])
+        return version.descriptors
 
 
 class Names:
@@ -119,6 +144,7 @@ class Names:
 
     def describe(self, name: str, version: Version) -> dict[str, Any]:
         known = self.known[name]
+        kept = self._pools[known.pool].residence.snapshot(version.line)
         return {
             "name": name,
             "version": version.number,
@@ -132,22 +158,41 @@ class Names:
             "pure": version.pure,
             "idempotent": version.idempotent,
             "bytes": version.nbytes,
+            "memory": version.memory,
+            "parked": version.parked,
+            "kept": sorted(known.kept),
             "digest": version.digest,
             "seconds": version.seconds,
             "uid": version.uid,
             "device": version.order.device,
             "path": version.order.path if version.order.kernel == "systems" and version.order.device else None,
             "batches": version.batches,
+            "takes_batches": version.takes_batches,
+            "concurrency": version.concurrency,
             "losses": len(version.losses),
             "note": version.note,
             "engine": version.engine,
             "precision": version.precision,
             "weights": version.weights,
+            "snapshot": 0 if kept is None else kept.nbytes,
             "threads": engines.threads_of(version.order),
             "idle_ns": version.idle_ns,
             "inputs": version.inputs,
             "outputs": version.outputs,
         }
+
+    def snapshot_like(self, order: wire.LoadKernel, digest: str) -> Snapshot | None:
+        """A copy of the optimised form of a version that was loaded from the same file in the same way."""
+
+        def asked(other: wire.LoadKernel) -> tuple[object, ...]:
+            return other.kernel, other.precision, other.threads, other.options, other.device
+
+        for name in self.known.values():
+            for version in name.versions.values():
+                kept = self._pools[name.pool].residence.snapshot(version.line)
+                if kept is not None and version.digest == digest and asked(version.order) == asked(order):
+                    return kept.copy()
+        return None
 
     def describe_all(self) -> list[dict[str, Any]]:
         return [self.describe(name, v) for name, n in self.known.items() for v in n.versions.values()]

@@ -21,10 +21,12 @@ from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
 from teal.host.limits import spare_descriptors
+from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.residence import Residence
 from teal.host.session import Session, Spill
 from teal.host.settings import PoolSettings
+from teal.host.spares import Spares
 
 log = logging.getLogger("teal.host")
 
@@ -60,8 +62,25 @@ class Version:
     engine: str = ""
     precision: str | None = None
     weights: str = ""
+    sealed: tuple[int, ...] = ()  # descriptors of weights that came in sealed memory of their own
     batches: dict[int, str] = field(default_factory=dict)  # of a device model: path by batch, up to powers of two
+    memory: int = 0  # bytes of a worker's own memory that it takes while resident
+    parked: bool = False
+    used: float = 0.0  # time of the loop when it was seen to have served requests
+    seen_requests: int = 0
+    takes_batches: bool = False  # its requests run together
+    concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of its file and of its sealed weights."""
+        return () if self.file_fd is None else (self.file_fd, *self.sealed)
+
+    def close_descriptors(self) -> None:
+        """Frees the host's hold on them; who still maps them keeps them."""
+        for fd in self.descriptors:
+            os.close(fd)
 
 
 class Pool:
@@ -79,6 +98,7 @@ class Pool:
         self.stopping = False
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
+        self.sweeper.set_batching(settings.batch, settings.delay_ns)
         self._sessions_gone = 0
         self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
@@ -87,6 +107,8 @@ class Pool:
         self._deaths = 0
         self.names = 0  # model indices given out
         self.residence = Residence(self)
+        self.parking = Parking(self)
+        self.spares = Spares(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -96,10 +118,12 @@ class Pool:
         for worker in self.workers:
             worker.open = True
             worker.send(wire.Open())
+        self.parking.start()
+        self.spares.fill()
 
     def _spawn(self, index: int) -> WorkerProcess:
-        worker = WorkerProcess(index, self._reported)
-        worker.start(self.sweeper.pool_fd, self.settings.cores, self._died)
+        worker = WorkerProcess(index, self.reported)
+        worker.start(self.sweeper.pool_fd, self.settings.cores, self.died)
         return worker
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -117,6 +141,7 @@ class Pool:
         """In a forked child: closes its copies of what would keep clients' memory or a worker waiting."""
         for worker in self.workers:
             worker.forget()
+        self.spares.forget()
         for session in self.sessions.values():
             session.leases.forget()
             with contextlib.suppress(OSError):
@@ -124,7 +149,7 @@ class Pool:
 
     # ---- workers that die ----------------------------------------------------------------------------------------
 
-    def _died(self, worker: WorkerProcess, status: int, loading: tuple[int, int] | None) -> None:
+    def died(self, worker: WorkerProcess, status: int, loading: tuple[int, int] | None) -> None:
         words, detail = how_it_ended(status)
         failed = again = 0
         try:
@@ -148,7 +173,7 @@ class Pool:
         if self.stopping:
             return
         try:
-            worker = self._spawn(index)
+            worker = self.spares.take(index) or self._spawn(index)
         except OSError as error:
             log.error("pool %s: starting worker %d: %s; trying again", self.name, index, error)
             self._deaths += 1
@@ -162,6 +187,7 @@ class Pool:
             await self.residence.load_all(worker)
             worker.open = True
             worker.send(wire.Open())
+            self.spares.fill()
 
     def _tell_session(self, worker: WorkerProcess, session: Session) -> None:
         if session.closed:
@@ -171,11 +197,15 @@ class Pool:
         for region, (fd, _) in session.regions.items():
             worker.send(wire.AddRegion(session.index, session.epoch, region), (fd,))
 
-    def _reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
+    def reported(self, worker: WorkerProcess, report: wire.WorkerReport, datagram: wire.Datagram) -> None:
         if isinstance(report, wire.Spilled):
             self._keep_spill(report, datagram)
+        elif isinstance(report, wire.Wanted):
+            self.parking.wanted(report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
+        elif isinstance(report, wire.Optimised):
+            self.residence.keep(report, [datagram.take_fd() for _ in report.parts[: wire.MAX_FDS]])
         elif isinstance(report, wire.Bound | wire.Lost):
             version = self.versions.get(report.line)
             if version is None or version.generation != report.generation:
@@ -400,11 +430,12 @@ class Pool:
 
     async def undo_load(self, order: wire.LoadKernel) -> None:
         """After a load that failed: no worker holds it any more."""
-        await self._drop_kernel(order.line, order.generation)
+        await self.drop_kernel(order.line, order.generation)
         self.sweeper.free_version(order.line)
 
-    async def _drop_kernel(self, line: int, generation: int) -> None:
-        self.residence.forget(line, generation)
+    async def drop_kernel(self, line: int, generation: int, *, parked: bool = False) -> None:
+        """No worker holds it any more."""
+        self.residence.forget(line, generation, parked=parked)
         await self._dropped_everywhere(wire.DropKernel(line, generation), ("drop kernel", line, generation))
 
     def set_idle(self) -> None:
@@ -421,6 +452,7 @@ class Pool:
 
     async def drop_version(self, version: Version, *, force: bool) -> None:
         """Not current any more: requests in flight finish (force: waiting ones are cancelled), memory is given back."""
+        await self.parking.out_of_here(version, force=force)
         self.sweeper.retire_version(version.line)
         if force:
             self.sweeper.cancel_version(version.line)
@@ -428,9 +460,8 @@ class Pool:
             await asyncio.sleep(0.001)
         self.versions.pop(version.line, None)
         self.set_idle()
-        await self._drop_kernel(version.line, version.generation)
-        if version.file_fd is not None:
-            os.close(version.file_fd)
+        await self.drop_kernel(version.line, version.generation)
+        version.close_descriptors()
         self.sweeper.free_version(version.line)
 
     def numbers(self) -> dict[str, Any]:
@@ -439,6 +470,8 @@ class Pool:
             "name": self.name,
             "workers": self.settings.workers,
             "idle_us": self.settings.idle_ns / 1000,
+            "batch": self.settings.batch,
+            "delay_us": self.settings.delay_ns / 1000,
             "threads": self.settings.threads,
             "cores": list(self.settings.cores),
             "bytes": self.limits.bytes,
@@ -450,6 +483,12 @@ class Pool:
             "queued": self.sweeper.queued(),
             "active": self.sweeper.active(),
             "restarts": self.restarts,
+            "spares": self.spares.ready,
+            "spares_used": self.spares.used,
+            "memory": self.settings.memory,
+            "memory_used": self.parking.used(),
+            "parkings": self.parking.parkings,
+            "returns": self.parking.returns,
         }
 
     # ---- the end -------------------------------------------------------------------------------------------------
@@ -470,6 +509,7 @@ class Pool:
                 break
             await asyncio.sleep(0.002)
         self.stopping = True
+        self.parking.stop()
         for task in list(self._tasks):
             task.cancel()
         for worker in self.workers:
@@ -480,6 +520,7 @@ class Pool:
             await asyncio.sleep(0.005)
         for worker in self.workers:
             worker.kill()
+        await self.spares.stop()
         while any(not worker.gone for worker in self.workers):
             await asyncio.sleep(0.002)
         for session in list(self.sessions.values()):
@@ -488,7 +529,7 @@ class Pool:
             session.leases.end()
             session.close_descriptors()
         for version in self.versions.values():
-            if version.file_fd is not None:
-                os.close(version.file_fd)
+            version.close_descriptors()
         self.versions.clear()
+        self.residence.close()
         self.sweeper.stop()

@@ -73,6 +73,7 @@ class WorkerProcess:
         self._outbox: deque[tuple[wire.WorkerOrder, tuple[int, ...]]] = deque()
         self._loads: dict[tuple[int, int], asyncio.Task[wire.Loaded]] = {}
         self._loading: tuple[int, int] | None = None
+        self.on_death: OnDeath | None = None
 
     @property
     def pid(self) -> int:
@@ -110,7 +111,8 @@ class WorkerProcess:
         self._socket = ours
         self._loop.add_reader(ours.fileno(), self._read)
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._loop.add_reader(self._pidfd, self._died, on_death)
+        self.on_death = on_death
+        self._loop.add_reader(self._pidfd, self._died)
 
     def send(self, order: wire.WorkerOrder, fds: tuple[int, ...] = ()) -> None:
         """Posts an order. A worker that is gone gets nothing; its death is reported elsewhere."""
@@ -169,12 +171,11 @@ class WorkerProcess:
             self._socket.close()
             self._socket = None
 
-    async def load(self, order: wire.LoadKernel, fd: int | None) -> wire.Loaded:
-        """The report of the one time this worker loads that version. Raises PeerDied."""
+    async def load(self, order: wire.LoadKernel, fds: tuple[int, ...]) -> wire.Loaded:
+        """The report of the one time this worker loads that version; ``fds``: what goes with it. Raises PeerDied."""
         key = (order.line, order.generation)
         task = self._loads.get(key)
         if task is None:
-            fds = () if fd is None else (fd,)
             task = self._loads[key] = self._loop.create_task(self.ask(order, ("kernel", *key), fds))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, though nobody may wait
         return await asyncio.shield(task)
@@ -243,7 +244,7 @@ class WorkerProcess:
         self._waiting["ready", 0, 0] = future
         await future
 
-    def _died(self, on_death: OnDeath) -> None:
+    def _died(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
@@ -256,7 +257,8 @@ class WorkerProcess:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(PeerDied("worker", words))
-        on_death(self, status, self._loading)
+        if self.on_death is not None:
+            self.on_death(self, status, self._loading)
 
     def _close_socket(self) -> None:
         if self._socket is not None:

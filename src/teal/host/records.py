@@ -78,10 +78,15 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One loaded version. bytes, digest (SHA-256): of its file; seconds: of the load; current: new calls go to it;
-    uid: user who loaded it; device, path: what a device model was loaded for.
+    uid: user who loaded it; device, path: what a device model was loaded for; memory: bytes of its own that each worker
+    has for it; parked: it comes back when it is called; kept: replaced versions of the name that rollback() can bring
+    back.
     engine: name and version of the library that runs it; precision: how it computes in float32, "fp32" or "bf16";
     threads: cores that a run may keep busy at once; weights: "mapped" (one copy for all workers), "private" (one in
-    each), or both. Nothing of the kind for kernels without an engine."""
+    each), or both; snapshot: bytes of the optimised form that the host keeps for other workers. Nothing of the kind for
+    kernels without an engine.
+    takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most,
+    None: any number."""
 
     name: str
     version: int
@@ -102,6 +107,12 @@ class ModelInfo:
     precision: str | None = None
     threads: int = 1
     weights: str = ""
+    memory: int = 0
+    parked: bool = False
+    kept: tuple[int, ...] = ()
+    takes_batches: bool = False
+    concurrency: int | None = None
+    snapshot: int = 0
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -109,7 +120,8 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Verified:
     """One loaded version, looked at anew. digest: SHA-256 when it was loaded; found: of what is resident now, None for
-    a kernel without a file; sealed: nobody can change it, whoever holds it."""
+    a kernel without a file; sealed: nobody can change it, whoever holds it; snapshot: is the optimised form that the
+    host keeps what came, and sealed? None if there is none."""
 
     name: str
     version: int
@@ -118,11 +130,12 @@ class Verified:
     found: str | None
     sealed: bool
     bytes: int
+    snapshot: bool | None = None
 
     @property
     def ok(self) -> bool:
         """Is it what was loaded? True for a kernel without a file."""
-        return self.found is None or (self.sealed and self.found == self.digest)
+        return self.snapshot is not False and (self.found is None or (self.sealed and self.found == self.digest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +153,8 @@ class ModelStatistics:
     kernels that did not answer any more; note: what could not be had at the load, or later.
     chained: requests that took outputs of others where they were, without a way back to the client; relayed: those
     whose inputs came from another pool or host, and were passed on by the client's process (kept by clients).
+    runs_together: runs of several requests at once; batched: requests in these. held: times that a request was passed
+    over because its name ran in as many workers as ``concurrency`` allows.
     """
 
     requests: int
@@ -161,6 +176,14 @@ class ModelStatistics:
     note: str = ""
     chained: int = 0
     relayed: int = 0
+    runs_together: int = 0
+    batched: int = 0
+    held: int = 0
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests in a run, of those runs that had several; 0 when there were none."""
+        return self.batched / self.runs_together if self.runs_together else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +200,12 @@ class WorkerStatistics:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
-    longest spinning; threads: of engines, None: all usable cores; cores: none when its workers are not pinned;
-    sessions_gone, requests_gone: of clients that called and have left."""
+    longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; threads: of
+    engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
+    clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
+    memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
+    versions that made room, and that came back; spares, spares_used: workers that are ready to replace one, and that
+    did."""
 
     name: str
     workers: int
@@ -188,12 +215,20 @@ class PoolStatistics:
     bytes: int
     in_flight: int
     slots: int
+    batch: int
+    delay_us: float
     sessions: int
     sessions_gone: int
     requests_gone: int
     queued: int
     active: int
     restarts: int
+    memory: int | None = None
+    memory_used: int = 0
+    parkings: int = 0
+    returns: int = 0
+    spares: int = 0
+    spares_used: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from teal import _core
@@ -84,11 +84,25 @@ class Sealed:
     nbytes: int
     weights_bytes: int = 0  # in front: the file beside it
     digests: tuple[str, ...] = ()  # of the files one by one, the weights first
+    regions: tuple[int, ...] = ()  # sealed memory with more weights; the caller's too
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return () if self.fd is None else (self.fd, *self.regions)
+
+    def beside(self, region: Sealed) -> Sealed:
+        """With one more region, and its bytes."""
+        assert region.fd is not None
+        return replace(self, nbytes=self.nbytes + region.nbytes, regions=(*self.regions, region.fd))
+
+    def close(self) -> None:
+        for fd in self.descriptors:
+            os.close(fd)
 
 
 def seal(fd: int, name: str, limit: int, weights: int | None = None) -> Sealed:
-    """Copies what ``fd`` shows, behind what ``weights`` shows. Whoever passed them may have lied about what they are,
-    or change them while we read.
+    """Copies what ``fd`` shows, behind what ``weights`` shows; what nobody can change is taken as it is.
+    Whoever passed them may have lied about what they are, or change them while we read.
 
     Raises InvalidArgument for what is not a readable regular file of 1 to ``limit`` bytes, QuotaExceeded.
     """
@@ -101,6 +115,9 @@ def seal(fd: int, name: str, limit: int, weights: int | None = None) -> Sealed:
         raise InvalidArgument(
             f"model file of {size} bytes, expected at most {limit} (Limits.model_bytes)", path="$.source"
         )
+    if weights is None and _is_settled(fd):
+        digest = digest_of(fd)
+        return Sealed(os.dup(fd), digest, size, 0, (digest,))
     if size > (available := _core.available_memory()):
         raise QuotaExceeded(f"model file of {size} bytes: only {available} bytes of memory are available")
     sealed = os.memfd_create(f"teal:{name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -163,6 +180,15 @@ def digest_of(fd: int) -> str:
 def is_sealed(fd: int) -> bool:
     """Can nobody change it any more, whoever holds it?"""
     return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+
+
+def _is_settled(fd: int) -> bool:
+    """Sealed memory with all of its pages: to read a hole could fail for want of memory, and later than now."""
+    try:
+        status = os.fstat(fd)
+        return is_sealed(fd) and status.st_blocks * 512 >= status.st_size
+    except OSError:  # a file of another kind has no seals
+        return False
 
 
 def check_digest(wanted: str, found: str, what: str, path: str = "$.digest") -> None:

@@ -5,19 +5,30 @@ that replaces another one can be given the same. A version that kills workers wh
 replacements: the load fails, and one that was resident already is given up after the third time. A load has a time; a
 worker that still sits in it then finishes what it runs, takes no more, and is replaced: nothing else can end a thread
 that does not come back. Its calls go on meanwhile, and what waits is run by the next worker.
+
+An engine's version is loaded by one worker first: it makes the optimised form (snapshot.py) that the others, and those
+that replace them, are given along with the file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from teal.errors import DeadlineExceeded, PeerDied
+import msgspec
+
+from teal.errors import DeadlineExceeded, PeerDied, TealError
 from teal.host import wire
+from teal.host.engines import ENGINES
 from teal.host.process import WorkerProcess
+from teal.host.snapshot import Snapshot, kept
+
+if TYPE_CHECKING:
+    from teal.host.spares import Spares
 
 log = logging.getLogger("teal.host")
 
@@ -32,16 +43,26 @@ class Workers(Protocol):
     name: str
     stopping: bool
     workers: list[WorkerProcess]
+    spares: Spares
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+@dataclass(slots=True, eq=False)
+class Order:
+    """What a new worker is told of a version."""
+
     load: wire.LoadKernel
-    fd: int | None  # of its file; its version's
+    fds: tuple[int, ...]  # of its file and its sealed weights; its version's
     timeout: float
     key: tuple[int, int]
+    snapshot: Snapshot | None = None
+    keeping: asyncio.Task[None] | None = None  # a snapshot that is being looked at
+
+    def close(self) -> None:
+        if self.snapshot is not None:
+            self.snapshot.close()
+            self.snapshot = None
 
 
 class Residence:
@@ -49,20 +70,30 @@ class Residence:
 
     def __init__(self, pool: Workers) -> None:
         self._pool = pool
-        self._orders: dict[int, _Order] = {}
+        self._orders: dict[int, Order] = {}
         self._killed: dict[int, int] = {}  # by line: workers that died while they loaded it
         self._resident: set[int] = set()  # lines that every worker held once
+        self._parked: dict[int, Snapshot] = {}  # of versions that will come back
 
-    async def load(self, order: wire.LoadKernel, fd: int | None, timeout: float, until: float) -> wire.Loaded:
-        """Loads a version in every worker, until that time of the loop at most. Raises what the first one says."""
-        mine = _Order(order, fd, timeout, (order.line, order.generation))
+    async def load(
+        self,
+        order: wire.LoadKernel,
+        fds: tuple[int, ...],
+        timeout: float,
+        until: float,
+        snapshot: Snapshot | None = None,
+    ) -> wire.Loaded:
+        """Loads a version in every worker, until that time of the loop at most. Raises what the first one says.
+
+        ``snapshot``: an optimised form of the same file, which is this version's from now on.
+        """
+        snapshot = snapshot or self._parked.pop(order.line, None)
+        mine = Order(order, fds, timeout, (order.line, order.generation), snapshot)
         self._orders[order.line] = mine
         self._killed.pop(order.line, None)
         for _ in range(_DEADLY):
             workers = await self._present()
-            results = await asyncio.gather(
-                *(self._load_in(worker, mine, until) for worker in workers), return_exceptions=True
-            )
+            results = await self._load_everywhere(workers, mine, until)
             loaded = [result for result in results if isinstance(result, wire.Loaded)]
             for report in loaded:
                 if report.error is not None:
@@ -77,14 +108,71 @@ class Residence:
                 raise PeerDied("worker", f"{deaths[0].how if deaths else 'died'} while it loaded {order.name!r}")
             if loaded:  # a worker that died of something else: its replacement loads the version before it is opened
                 self._resident.add(order.line)
+                self._pool.spares.load(mine)
                 return loaded[0]
         raise PeerDied("worker", f"all workers of pool {self._pool.name} died before they could load {order.name!r}")
 
-    async def _load_in(self, worker: WorkerProcess, order: _Order, until: float) -> wire.Loaded:
-        async with asyncio.timeout_at(until):
-            return await worker.load(order.load, order.fd)
+    async def _load_everywhere(
+        self, workers: list[WorkerProcess], order: Order, until: float
+    ) -> list[wire.Loaded | BaseException]:
+        alone = order.load.kernel in ENGINES and order.snapshot is None
+        results: list[wire.Loaded | BaseException] = []
+        for group in (workers[:1], workers[1:]) if alone else (workers,):
+            loads = (self._load_in(worker, order, until) for worker in group)
+            results += await asyncio.gather(*loads, return_exceptions=True)
+            if any(isinstance(result, BaseException) or result.error is not None for result in results):
+                break
+            if order.keeping is not None and len(workers) > 1:
+                await order.keeping
+        return results
 
-    def _too_slow(self, order: _Order, workers: list[WorkerProcess]) -> DeadlineExceeded:
+    async def _load_in(self, worker: WorkerProcess, order: Order, until: float) -> wire.Loaded:
+        kept = order.snapshot
+        load = msgspec.structs.replace(
+            order.load,
+            wants_snapshot=order.load.kernel in ENGINES and kept is None and order.keeping is None,
+            snapshot_key="" if kept is None else kept.key,
+            snapshot_parts=[] if kept is None else kept.names,
+        )
+        fds = order.fds + (() if kept is None else kept.fds)
+        async with asyncio.timeout_at(until):
+            return await worker.load(load, fds)
+
+    def keep(self, report: wire.Optimised, fds: list[int]) -> None:
+        """Takes an optimised form over, which a worker made of a version that it is loading."""
+        order = self._orders.get(report.line)
+        wanted = order is not None and order.key == (report.line, report.generation) and order.keeping is None
+        if order is None or not wanted or order.snapshot is not None:
+            for fd in fds:
+                os.close(fd)
+            return
+        order.keeping = self._pool.spawn_task(self._keep(order, report, fds))
+
+    async def _keep(self, order: Order, report: wire.Optimised, fds: list[int]) -> None:
+        try:
+            made = await asyncio.get_running_loop().run_in_executor(None, kept, report.key, report.parts, fds)
+        except (TealError, OSError) as error:
+            log.error("pool %s: the snapshot of %s is not kept: %s", self._pool.name, order.load.name, error)
+            return
+        if self._orders.get(order.key[0]) is order:
+            order.snapshot = made
+        else:  # dropped meanwhile
+            made.close()
+
+    def snapshot(self, line: int) -> Snapshot | None:
+        """The optimised form of a version, which stays the version's."""
+        order = self._orders.get(line)
+        return None if order is None else order.snapshot
+
+    def close(self) -> None:
+        """At the end of the pool."""
+        for order in self._orders.values():
+            order.close()
+        self._orders.clear()
+        while self._parked:
+            self._parked.popitem()[1].close()
+
+    def _too_slow(self, order: Order, workers: list[WorkerProcess]) -> DeadlineExceeded:
         name, took = order.load.name, f"{order.timeout:g} s"
         stuck = [worker for worker in workers if worker.loading == order.key]
         for worker in stuck:
@@ -118,6 +206,21 @@ class Residence:
             await asyncio.sleep(0.005)
         return workers
 
+    def resident(self) -> list[Order]:
+        """What every worker holds."""
+        return [order for line, order in self._orders.items() if line in self._resident]
+
+    async def load_in_spare(self, spare: WorkerProcess, order: Order) -> None:
+        """Raises PeerDied."""
+        try:
+            report = await self._load_in(spare, order, asyncio.get_running_loop().time() + order.timeout)
+        except TimeoutError:
+            spare.kill()
+            return
+        if report.error is not None:
+            log.error("pool %s: %s does not load in a spare worker: %s",
+                      self._pool.name, order.load.name, report.error.message)  # fmt: skip
+
     async def load_all(self, worker: WorkerProcess) -> None:
         """In a new worker: everything that is to be resident, what is asked for meanwhile included. Raises PeerDied."""
         held: set[tuple[int, int]] = set()
@@ -128,7 +231,7 @@ class Residence:
                     continue  # dropped while the one before it was being loaded
                 await self._load_again(worker, order)
 
-    async def _load_again(self, worker: WorkerProcess, order: _Order) -> None:
+    async def _load_again(self, worker: WorkerProcess, order: Order) -> None:
         name = order.load.name
         try:
             report = await self._load_in(worker, order, asyncio.get_running_loop().time() + order.timeout)
@@ -147,16 +250,22 @@ class Residence:
             return
         self._killed[line] = self._killed.get(line, 0) + 1
         if line not in self._resident:
-            del self._orders[line]  # load() says so to who asked for it
+            self._orders.pop(line).close()  # load() says so to who asked for it
         elif self._killed[line] >= _DEADLY:
-            del self._orders[line]
+            self._orders.pop(line).close()
             log.error("pool %s: %s killed %d workers that loaded it; new workers do without it: unload it, or load "
                       "another version", self._pool.name, order.load.name, _DEADLY)  # fmt: skip
 
-    def forget(self, line: int, generation: int) -> None:
-        """New workers do without it."""
-        self._orders.pop(line, None)
+    def forget(self, line: int, generation: int, *, parked: bool = False) -> None:
+        """New workers do without it. ``parked``: it will come back, to its snapshot."""
+        if not parked and (snapshot := self._parked.pop(line, None)) is not None:
+            snapshot.close()
+        if (order := self._orders.pop(line, None)) is not None:
+            if parked and order.snapshot is not None:
+                self._parked[line], order.snapshot = order.snapshot, None
+            order.close()
         self._killed.pop(line, None)
         self._resident.discard(line)
         for worker in self._pool.workers:
             worker.drop_kernel(line, generation)
+        self._pool.spares.drop_kernel(line, generation)

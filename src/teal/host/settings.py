@@ -1,8 +1,8 @@
 """What a host and each of its pools are made with.
 
-Theory of operation: a host's own ``workers``, ``idle``, ``threads``, ``cores`` and limits hold for the pool "default",
-and for what another pool does not say itself. Limits of a client (bytes, in_flight, slots) count in each pool by
-themselves, because a pool has memory and sessions of its own; the other limits are the host's.
+Theory of operation: a host's own ``workers``, ``idle``, ``threads``, ``cores``, ``batch``, ``delay`` and limits hold
+for the pool "default", and for what another pool does not say itself. Limits of a client (bytes, in_flight, slots)
+count in each pool by themselves, because a pool has memory and sessions of its own; the other limits are the host's.
 """
 
 from __future__ import annotations
@@ -23,20 +23,29 @@ from teal.host.repository import check_name
 
 DEFAULT_POOL = "default"
 _MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
+_MOST_SPARES = 8
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
-SETTINGS = ("workers", "idle", "threads", "cores", *_OF_A_CLIENT)
+SETTINGS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay", *_OF_A_CLIENT)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores: pinned
-    to these (none: not pinned); limits: of a client in this pool."""
+    """workers: processes; idle_ns: their longest spinning; threads: of engines (None: all usable cores); cores:
+    pinned to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take
+    (None: as many as there are); keep: replaced versions of a name that can come back; spares: workers that are
+    ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
+    wait of the first of them."""
 
     workers: int
     idle_ns: int
     threads: int | None
     cores: tuple[int, ...]
     limits: Limits
+    memory: int | None = None
+    keep: int = 1
+    spares: int = 0
+    batch: int = 1
+    delay_ns: int = 0
 
 
 def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> PoolSettings:
@@ -53,6 +62,16 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
         changed["threads"] = argument.whole(given["threads"], 1, 1024, f"{path}.threads")
     if given.get("cores") is not None:
         changed["cores"] = argument.cores(given["cores"], usable, f"{path}.cores")
+    if given.get("memory") is not None:
+        changed["memory"] = argument.whole(given["memory"], 1, 1 << 62, f"{path}.memory")
+    if given.get("spares") is not None:
+        changed["spares"] = argument.whole(given["spares"], 0, _MOST_SPARES, f"{path}.spares")
+    if given.get("keep") is not None:
+        changed["keep"] = argument.whole(given["keep"], 0, 64, f"{path}.keep")
+    if "batch" in given:
+        changed["batch"] = argument.whole(given["batch"], 1, _core.MAX_BATCH, f"{path}.batch")
+    if "delay" in given:
+        changed["delay_ns"] = nanoseconds(given["delay"], f"{path}.delay")
     if limits := {name: given[name] for name in _OF_A_CLIENT if given.get(name) is not None}:
         changed["limits"] = dataclasses.replace(base.limits, **limits)
     return dataclasses.replace(base, **changed)
@@ -68,12 +87,18 @@ def daemon_arguments(
     limits: Limits | None,
     repository: str | os.PathLike[str] | None,
     pools: Mapping[str, Mapping[str, Any]] | None = None,
+    memory: int | None = None,
+    keep: int = 1,
+    spares: int = 0,
+    batch: int = 1,
+    delay: str | float = 0,
     allowed_uids: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Checked arguments of Daemon. Raises InvalidArgument, also for a TEAL_ISA that this machine cannot honour."""
     _core.isa()  # raises what is wrong with TEAL_ISA, which the workers inherit
     limits = Limits() if limits is None else argument.one_of(limits, Limits, "$.limits", "teal.Limits(bytes=…, …)")
-    own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores}
+    own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores, "memory": memory, "keep": keep}
+    own |= {"spares": spares, "batch": batch, "delay": delay}
     base = pool_settings(PoolSettings(1, 0, None, (), limits), own, "$")
     made = {DEFAULT_POOL: base}
     asked = argument.mapping({} if pools is None else pools, "$.pools", "a mapping such as {'fast': {'workers': 2}}")

@@ -23,6 +23,7 @@ from teal.errors import InvalidArgument, TealError, from_core
 PROTOCOL = 2
 MAX_MESSAGE = 160 * 1024  # below the default socket buffer, so that one datagram always fits
 MAX_FDS = 4
+MAX_SEALED = MAX_FDS - 1  # regions with weights that a load may bring beside its file
 LOAD_TIMEOUT = 120.0  # seconds a load may take unless its caller says otherwise
 _MAX_TEXT = 16_000  # characters of an error: it must fit its datagram whatever it quotes
 
@@ -99,7 +100,9 @@ class Load(Message, tag="load"):
     hold: bool = False  # unloaded when the last connection that holds it is gone (liblaika)
     digest: str | None = None  # SHA-256 that the file must have, hexadecimal
     precision: str | None = None  # fp32 or bf16: how an engine computes in float32
+    concurrency: int | None = None  # workers that run the name at once, at most
     note: str = ""  # what the client has to say of it: what was tuned, or why that was not used
+    sealed: int = 0  # descriptors of sealed memory with weights, which come after the file's (docs/compile.md)
 
 
 class Verify(Message, tag="verify"):
@@ -113,17 +116,27 @@ class Unload(Message, tag="unload"):
     force: bool = False
 
 
+class RollBack(Message, tag="roll_back"):
+    """Makes an earlier version current again."""
+
+    name: str
+    version: int | None = None  # None: the one that was replaced last
+    timeout: float = LOAD_TIMEOUT  # seconds
+
+
 class Lookup(Message, tag="lookup"):
     name: str
     version: int | None = None
     hold: bool = False  # as in Load; what was loaded without it stays in any case
     keep: bool = False  # from now on it stays, whoever holds it
+    files: bool = False  # with the descriptors of its file and of its sealed weights
 
 
 class Release(Message, tag="release"):
-    """This connection holds the model no more."""
+    """This connection holds the model no more, or the version that it had asked for by its number."""
 
     name: str
+    version: int | None = None
 
 
 class ListModels(Message, tag="list_models"):
@@ -154,6 +167,7 @@ ClientMessage = (
     | FreeRegion
     | Load
     | Unload
+    | RollBack
     | Lookup
     | Release
     | ListModels
@@ -229,6 +243,16 @@ class LoadKernel(Message, tag="load_kernel"):
     precision: str | None = None
     weights_bytes: int = 0  # so many bytes in front of the file are the one beside it, sealed with it
     trusted: bool = False  # its owner is the host's: it may bring native code
+    sealed: int = 0  # descriptors of sealed weights that come after the file's
+    wants_snapshot: bool = False  # an engine is to hand over the optimised form that it makes
+    snapshot_key: str = ""  # what the one that comes with this was made with
+    snapshot_parts: list[str] = []  # names of its parts, whose descriptors come behind the file's
+
+
+class Adopt(Message, tag="adopt"):
+    """A spare worker takes this place in the pool."""
+
+    index: int
 
 
 class Unbind(Message, tag="unbind"):
@@ -262,7 +286,17 @@ class Quit(Message, tag="quit"):
 
 
 WorkerOrder = (
-    AddSession | AddRegion | DropRegion | DropSession | LoadKernel | Unbind | DropKernel | GiveSpill | Open | Quit
+    AddSession
+    | AddRegion
+    | DropRegion
+    | DropSession
+    | LoadKernel
+    | Unbind
+    | DropKernel
+    | GiveSpill
+    | Open
+    | Adopt
+    | Quit
 )
 
 # ---- worker → host ---------------------------------------------------------------------------------------------------
@@ -290,6 +324,16 @@ class Loaded(Message, tag="loaded"):
     note: str = ""  # what of the order could not be had, and what was done instead
     engine: str = ""  # name and version of what runs it
     weights: str = ""  # where an engine keeps them
+    memory: int = 0  # bytes by which the worker's own memory grew
+
+
+class Optimised(Message, tag="optimised"):
+    """An engine's optimised form of the version that is being loaded; sealed files of its parts come with it."""
+
+    line: int
+    generation: int
+    key: str
+    parts: list[str]
 
 
 class Bound(Message, tag="bound"):
@@ -308,6 +352,13 @@ class Lost(Message, tag="lost"):
     line: int
     generation: int
     why: str
+
+
+class Wanted(Message, tag="wanted"):
+    """A request for a parked version is waiting."""
+
+    line: int
+    generation: int
 
 
 class Dropped(Message, tag="dropped"):
@@ -331,7 +382,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Bound | Lost | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

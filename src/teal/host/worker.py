@@ -1,4 +1,4 @@
-"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``.
+"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``, with -1 a spare (spares.py).
 
 Theory of operation: the main thread runs the core's loop (core/host/worker.hpp) and nothing else. A control thread
 reads orders from the host (sessions, regions, quit) and posts them to the loop. Kernels are loaded and dropped, one
@@ -29,8 +29,8 @@ from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.process import DEVICE_LOST
-from teal.kernel.builtin import BUILTINS
-from teal.kernel.protocol import Kernel, Source, load_kernel
+from teal.kernel.builtin import builtin
+from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
@@ -42,18 +42,34 @@ _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 class Control:
     """The control thread's side of a worker."""
 
-    def __init__(self, control: socket.socket, worker: _core.Worker) -> None:
+    def __init__(self, control: socket.socket, pool_fd: int) -> None:
         self._socket = control
-        self._worker = worker
+        self._pool_fd = pool_fd
+        self.worker: _core.Worker | None = None  # None: a spare, without a place in the pool
+        self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
-        self._kernel_orders: queue.SimpleQueue[tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, int | None]] = (
-            queue.SimpleQueue()
-        )
+        self._kernel_orders: queue.SimpleQueue[
+            tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, tuple[int, ...]]
+        ] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
+
+    @property
+    def _worker(self) -> _core.Worker:
+        if self.worker is None:
+            raise InternalError("a spare worker was told what is for one that has a place in the pool")
+        return self.worker
+
+    def take_up(self, index: int) -> None:
+        """Takes that place in the pool, with the kernels that there are."""
+        worker = _core.Worker(self._pool_fd, index)
         worker.on_dropped(self._dropped)
         worker.on_fetch(self._fetch)
+        with self._taking_up:
+            for key, kernel in self._kernels.items():
+                worker.set_kernel(*key, kernel, self._spill)
+            self.worker = worker
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="control", daemon=True).start()
@@ -80,6 +96,20 @@ class Control:
             os._exit(status)
 
     def _obey(self, order: wire.WorkerOrder, datagram: wire.Datagram) -> None:
+        match order:
+            case wire.Adopt(index):
+                self.take_up(index)
+                return
+            case wire.DropKernel():
+                self._kernel_orders.put((order, ()))
+                return
+            case wire.LoadKernel():
+                count = order.has_file + order.sealed + len(order.snapshot_parts)
+                self._kernel_orders.put((order, tuple(datagram.take_fd() for _ in range(count))))
+                return
+            case wire.Quit() if self.worker is None:
+                self.opened.set()
+                return
         worker = self._worker
         match order:
             case wire.AddSession(session, epoch, slots, granted, bpf_bytes):
@@ -102,10 +132,6 @@ class Control:
                 worker.drop_session(session, epoch)
             case wire.Unbind(line, generation):
                 worker.unbind(line, generation)
-            case wire.DropKernel():
-                self._kernel_orders.put((order, None))
-            case wire.LoadKernel():
-                self._kernel_orders.put((order, datagram.take_fd() if order.has_file else None))
             case wire.GiveSpill(found=found):
                 self._given.put((order, datagram.take_fd() if found else None))
             case wire.Open():
@@ -116,36 +142,47 @@ class Control:
 
     def _load_loop(self) -> None:
         while True:
-            order, fd = self._kernel_orders.get()
+            order, fds = self._kernel_orders.get()
             if isinstance(order, wire.DropKernel):
-                self._worker.drop_kernel(order.line, order.generation)
+                self._drop(order)
             elif isinstance(order, wire.Dropped):
                 self._dispose(order)
             else:
-                self._load(order, fd)
+                self._load(order, fds)
 
-    def _load(self, order: wire.LoadKernel, fd: int | None) -> None:
+    def _drop(self, order: wire.DropKernel) -> None:
+        with self._taking_up:
+            if self.worker is not None:
+                self.worker.drop_kernel(order.line, order.generation)
+                return
+        self._dispose(wire.Dropped("kernel", order.line, order.generation))
+
+    def _load(self, order: wire.LoadKernel, fds: tuple[int, ...]) -> None:
         start = time.perf_counter()
         report = wire.Loaded(order.line, order.generation)
+        before = _own_bytes()
         try:
             self.report(wire.Loading(order.line, order.generation))
-            self._make(order, fd, report)
+            self._make(order, fds, report)
         except BaseException as error:
             report.error = wire.failure_of(error)
         finally:
-            if fd is not None:
+            for fd in fds:
                 os.close(fd)
         report.seconds = time.perf_counter() - start
+        report.memory = max(0, _own_bytes() - before)
         with contextlib.suppress(OSError):
             try:
                 self.report(report)
             except TealError as error:  # a signature too long for one message
                 self.report(wire.Loaded(order.line, order.generation, error=wire.failure_of(error)))
 
-    def _make(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
+    def _make(self, order: wire.LoadKernel, fds: tuple[int, ...], report: wire.Loaded) -> None:
+        fd = fds[0] if order.has_file else None
+        own = order.has_file + order.sealed  # those behind are the snapshot's
         if order.kernel == "builtin":
-            report.inputs, report.outputs, report.pure = BUILTINS[order.source]
-            self._worker.set_builtin(order.line, order.generation, order.source)
+            name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
+            self._worker.set_builtin(order.line, order.generation, name)
             return
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
@@ -160,14 +197,32 @@ class Control:
             order.device,
             order.weights_bytes,
             order.trusted,
+            order.wants_snapshot,
+            Snapshot(order.snapshot_key, dict(zip(order.snapshot_parts, fds[own:], strict=True)))
+            if order.snapshot_parts
+            else None,
+            fds[order.has_file : own],
         )
         kernel = load_kernel(order.kernel, source)
+        self._hand_over(order, getattr(kernel, "snapshot", None))
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         # Of engines; other kernels do not have these.
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
         report.note = getattr(kernel, "note", "")
-        self._kernels[order.line, order.generation] = kernel
-        self._worker.set_kernel(order.line, order.generation, kernel, self._spill)
+        with self._taking_up:
+            self._kernels[order.line, order.generation] = kernel
+            if self.worker is not None:
+                self.worker.set_kernel(order.line, order.generation, kernel, self._spill)
+
+    def _hand_over(self, order: wire.LoadKernel, snapshot: Snapshot | None) -> None:
+        """The optimised form that an engine made goes to the host, if it made one."""
+        if snapshot is None:
+            return
+        try:
+            report = wire.Optimised(order.line, order.generation, snapshot.key, list(snapshot.parts))
+            self.report(report, tuple(snapshot.parts.values()))
+        finally:
+            snapshot.close()
 
     def _make_systems(self, order: wire.LoadKernel, fd: int | None, report: wire.Loaded) -> None:
         if fd is None:
@@ -219,8 +274,11 @@ class Control:
     def _dropped(self, what: str, index: int, epoch: int) -> None:
         # Called by the loop, between two requests.
         dropped = wire.Dropped(what, index, epoch)
+        if what == "wanted":
+            self._tell(wire.Wanted(index, epoch))
+            return
         if what == "kernel":
-            self._kernel_orders.put((dropped, None))  # freeing a model takes longer than requests should wait
+            self._kernel_orders.put((dropped, ()))  # freeing a model takes longer than requests should wait
             return
         if what in ("region", "session") and (residents := sys.modules.get("teal.kernel.residents")) is not None:
             residents.forget(index, epoch if what == "region" else None)
@@ -297,6 +355,15 @@ def _die_with_host() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _own_bytes() -> int:
+    """Memory of this process that nobody shares; 0 where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
 def _give_memory_back() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -317,12 +384,14 @@ def main(argv: list[str]) -> int:
         raise InternalError("worker: the control descriptor is not a UNIX socket")
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not look at it
-    worker = _core.Worker(pool_fd, index)
-    side = Control(control, worker)
+    side = Control(control, pool_fd)
+    if index >= 0:
+        side.take_up(index)
     side.report(wire.Ready(os.getpid()))
     side.start()
     side.opened.wait()
-    worker.run()
+    if side.worker is not None:
+        side.worker.run()
     return 0
 
 

@@ -11,12 +11,13 @@ engine from the model's folder.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ import numpy as np
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
+from teal.kernel import sealed
 from teal.kernel.onnx_file import unranked
-from teal.kernel.protocol import Outcome, Source, check_inputs
+from teal.kernel.protocol import Outcome, Snapshot, Source, check_inputs
+from teal.kernel.sealed import SMALLEST, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.strings import decoded, pack
 
 try:
@@ -60,6 +63,12 @@ _ELEMENT_TYPES: dict[str, int] = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e
 # Initializers that a caller may replace are optional inputs. Old exporters list every weight like that; whoever has
 # more than these few is one of them, and they stay constants.
 _MOST_OPTIONAL = 16
+# The saved graph calls its weights by a file's name, which is that of a descriptor while it is saved.
+_WEIGHTS = "1021"
+_SAVED = {
+    "session.optimized_model_external_initializers_file_name": _WEIGHTS,
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+}
 
 
 class OnnxKernel:
@@ -70,11 +79,12 @@ class OnnxKernel:
     def __init__(self, source: Source) -> None:
         if ort is None:
             raise NotFound("onnxruntime is not installed; pip install 'teal-runtime[onnx]'")
-        if source.fd is None:
-            raise InvalidArgument("an ONNX kernel needs its file", path="$.source")
-        contents = _contents(source)
-        self._session = _session(source, contents)
-        free = unranked(contents)
+        self.engine = f"onnxruntime {ort.__version__}"
+        self.weights = "private"
+        self.snapshot: Snapshot | None = None
+        file = sealed.mapped(source, "an ONNX model")
+        self._session = self._opened(source, file)
+        free = unranked(file)
         self._run_options = ort.RunOptions()
         self._lies = False  # its outputs have other shapes than its signature says
         self.inputs = [_spec(node, source.name, free) for node in self._session.get_inputs()]
@@ -82,6 +92,54 @@ class OnnxKernel:
         if len(replaceable) <= _MOST_OPTIONAL:
             self.inputs += [_spec(node, source.name, optional=True) for node in replaceable]
         self.outputs = [_spec(node, source.name, free) for node in self._session.get_outputs()]
+
+    def _opened(self, source: Source, file: mmap.mmap) -> Any:
+        """The session: from the snapshot that came with the load, or of the file, which makes one if it is wanted."""
+        if source.precision == "bf16":
+            raise InvalidArgument(
+                f"{source.precision}: onnxruntime does not compute in it; leave precision= out, or take "
+                "kernel='openvino'",
+                path="$.precision",
+            )
+        kept, self.note = usable(self.engine, source)
+        if kept is not None:
+            try:
+                return self._restored(source, kept)
+            except Exception as error:  # the engine's own
+                self.note = f"its snapshot did not load, loaded from the file: {one_line(error)}"
+        contents = file[:]
+        if not source.wants_snapshot or len(contents) < SMALLEST:
+            return _session(source, contents)
+        parts = {name: memory_file(name) for name in ("graph", "weights")}
+        try:
+            session = _session(source, contents, parts)
+            if os.fstat(parts["weights"]).st_size == 0:
+                Snapshot("", parts).close()
+                return session
+            made = Snapshot(snapshot_key(self.engine, source), {name: seal(fd) for name, fd in parts.items()})
+            del session  # it has the weights to itself
+            session = self._restored(source, made)
+        except InvalidArgument:
+            Snapshot("", parts).close()
+            raise
+        except Exception as error:
+            Snapshot("", parts).close()
+            self.note = f"no snapshot: {one_line(error)}"
+            return _session(source, contents)
+        self.snapshot = made
+        return session
+
+    def _restored(self, source: Source, kept: Snapshot) -> Any:
+        """A session of the optimised graph, with its weights where they lie. Raises what the engine does."""
+        self._mapping = sealed.contents(kept.parts["weights"])
+        options = _options(source)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+        options.add_external_initializers_from_files_in_memory([_WEIGHTS], [self._mapping], [len(self._mapping)])
+        graph = sealed.contents(kept.parts["graph"])
+        session = ort.InferenceSession(graph[:], options, providers=["CPUExecutionProvider"])
+        self.weights = "mapped, packed privately"
+        return session
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
         check_inputs(self.inputs, slot)
@@ -175,16 +233,42 @@ class OnnxKernel:
         ]
 
 
-def _contents(source: Source) -> bytes:
-    assert source.fd is not None
-    size = os.fstat(source.fd).st_size
-    if size == 0:
-        raise InvalidArgument(f"{source.reference or source.name}: the file is empty, expected an ONNX model")
-    with mmap.mmap(source.fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as contents:
-        return bytes(contents)
+def _session(source: Source, contents: bytes, parts: Mapping[str, int] | None = None) -> Any:
+    """parts: memory files for the optimised graph and its weights. Raises InvalidArgument."""
+    options = _options(source)
+    if parts is not None:
+        options.optimized_model_filepath = f"/proc/self/fd/{parts['graph']}"
+        for name, value in _SAVED.items():
+            options.add_session_config_entry(name, value)
+    try:
+        with _weights_at(None if parts is None else parts["weights"]):
+            return ort.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise InvalidArgument(f"{source.shown}: not a model onnxruntime can load: {one_line(error)}") from None
 
 
-def _session(source: Source, contents: bytes) -> Any:
+@contextlib.contextmanager
+def _weights_at(fd: int | None) -> Iterator[None]:
+    """While the engine saves a graph, a descriptor has the number that the graph's weights are called by."""
+    if fd is None:
+        yield
+        return
+    number = int(_WEIGHTS)
+    before = -1
+    with contextlib.suppress(OSError):
+        before = os.dup(number)
+    os.dup2(fd, number, inheritable=False)
+    try:
+        yield
+    finally:
+        if before >= 0:
+            os.dup2(before, number, inheritable=False)
+            os.close(before)
+        else:
+            os.close(number)
+
+
+def _options(source: Source) -> Any:
     options = ort.SessionOptions()
     threads = source.threads or max(1, len(os.sched_getaffinity(0)))
     options.intra_op_num_threads = threads
@@ -198,16 +282,7 @@ def _session(source: Source, contents: bytes) -> Any:
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", place)
     for key, value in source.options.items():
         options.add_session_config_entry(key, value)
-    try:
-        return ort.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise InvalidArgument(
-            f"{source.reference or source.name}: not a model onnxruntime can load: {_one_line(error)}"
-        ) from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:600]
+    return options
 
 
 def _spec(node: Any, model: str, free: frozenset[str] = frozenset(), *, optional: bool = False) -> Spec:

@@ -11,6 +11,7 @@ kind, then by kind a varint (0), 8 bytes (1), a length and that many bytes (2) o
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 _GRAPH, _INPUT, _OUTPUT, _NAME, _TYPE, _TENSOR, _SHAPE, _DIMENSION, _PARAM = 7, 11, 12, 1, 2, 1, 2, 1, 2
@@ -18,7 +19,7 @@ _FUNCTIONS, _INITIALIZER, _SPARSE, _NODE, _FUNCTION_NODE, _ATTRIBUTE, _EXTERNAL 
 _FIXED = {1: 8, 5: 4}
 
 
-def unranked(model: bytes) -> frozenset[str]:
+def unranked(model: bytes | mmap.mmap) -> frozenset[str]:
     """Names of the inputs and outputs without a declared shape. Nothing for a file that is not understood."""
     names: set[str] = set()
     try:

@@ -18,14 +18,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
 from teal.kernel.onnx_file import dimensions, external
-from teal.kernel.protocol import Outcome, Source, check_inputs
-from teal.kernel.sealed import mapped, memory_of, one_line
+from teal.kernel.protocol import Outcome, Snapshot, Source, check_inputs
+from teal.kernel.sealed import (
+    SMALLEST,
+    contents,
+    mapped,
+    memory_file,
+    memory_of,
+    one_line,
+    seal,
+    snapshot_key,
+    usable,
+    write,
+)
 from teal.kernel.strings import decoded, pack
 
 try:
@@ -66,16 +78,58 @@ class OpenVinoKernel:
         if ov is None:
             raise NotFound("openvino is not installed; pip install 'teal-runtime[openvino]'")
         self.engine = f"openvino {ov.__version__.partition('-')[0]}"
-        self.note = ""
         self.weights = "mapped, reordered privately" if source.weights_bytes else "private"
+        self.snapshot: Snapshot | None = None
+        self._requests: OrderedDict[int, _Bound] = OrderedDict()
         core = ov.Core()
         device = _device(core, source)
+        kept, self.note = usable(self.engine, source)
+        if kept is not None and self._restored(core, source, kept, device):
+            return
         self._mapping = mapped(source, "a model")
         model, named = _read(core, source, self._mapping)
         self.inputs = [_spec(port, named) for port in model.inputs]
         self.outputs = _outputs(model, self.inputs)
         self._model: Any = _compiled(core, source, model, device)
-        self._requests: OrderedDict[int, _Bound] = OrderedDict()
+        if source.wants_snapshot and len(self._mapping) >= SMALLEST and "EXPORT_IMPORT" in _abilities(core, device):
+            del model
+            self._keep(core, source, device)
+
+    def _restored(self, core: Any, source: Source, kept: Snapshot, device: str) -> bool:
+        """Loads the compiled form, whose weights are used where they lie. False, with a note: it could not be."""
+        try:
+            self._mapping = contents(kept.parts["compiled"])
+            signature = msgspec.json.decode(contents(kept.parts["signature"])[:], type=list[list[Spec]])
+            self.inputs, self.outputs = signature
+            whole = ov.Tensor(np.frombuffer(self._mapping, np.uint8), [len(self._mapping)], ov.Type.u8)
+            self._model = core.import_model(whole, device, _settings(source, device) | source.options)
+            self.weights = "mapped, reordered privately"
+        except (RuntimeError, ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+            self.note = f"its snapshot did not load, made anew: {one_line(error)}"
+            return False
+        return True
+
+    def _keep(self, core: Any, source: Source, device: str) -> None:
+        """Exports the compiled form, and goes on with it, so that this worker has no weights that others have not."""
+        parts: dict[str, int] = {}
+        try:
+            for name, data in (
+                ("compiled", self._model.export_model().getbuffer()),
+                ("signature", msgspec.json.encode([self.inputs, self.outputs])),
+            ):
+                parts[name] = memory_file(name)
+                write(parts[name], data)
+                seal(parts[name])
+        except (RuntimeError, OSError) as error:
+            Snapshot("", parts).close()
+            self.note = f"no snapshot: {one_line(error)}"
+            return
+        self.snapshot = Snapshot(snapshot_key(self.engine, source), parts)
+        before = self._model
+        if not self._restored(core, source, self.snapshot, device):
+            self._model = before
+            self.snapshot.close()
+            self.snapshot = None
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
         check_inputs(self.inputs, slot)
@@ -193,11 +247,15 @@ def _device(core: Any, source: Source) -> str:
     known = list(core.available_devices)
     if name.partition(".")[0] in ("AUTO", "MULTI", "HETERO", "BATCH") or ":" in name or "," in name:
         raise InvalidArgument(f"{name[:80]!r}: one device runs a model; there are {known}", path="$.device")
-    if name not in known and name not in {each.partition(".")[0] for each in known}:
+    if name not in {*known, *(each.partition(".")[0] for each in known)}:
         raise NotFound(f"device {name[:80]!r}; OpenVINO sees {known}")
-    if source.precision == "bf16" and "BF16" not in core.get_property(name, "OPTIMIZATION_CAPABILITIES"):
+    if source.precision == "bf16" and "BF16" not in _abilities(core, name):
         raise InvalidArgument(f"bf16: {name} does not compute in it; leave precision= out", path="$.precision")
     return name
+
+
+def _abilities(core: Any, device: str) -> list[str]:
+    return list(core.get_property(device, "OPTIMIZATION_CAPABILITIES"))
 
 
 def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, Mapping[str, list[str | None]]]:
@@ -211,13 +269,13 @@ def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, Mapping[str, li
                 else np.empty(0, np.uint8)
             )
             return core.read_model(bytes(whole[source.weights_bytes :]), ov.Tensor(weights, shared_memory=True)), {}
-        contents = bytes(whole)
-        if external(contents):
+        file = bytes(whole)
+        if external(file):
             raise InvalidArgument(
                 f"{source.shown}: it keeps weights in other files, which OpenVINO is not given; convert it to .xml, or "
                 "take kernel='onnx'"
             )
-        return core.read_model(contents), dimensions(contents)
+        return core.read_model(file), dimensions(file)
     except (RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, InvalidArgument):
             raise
@@ -228,11 +286,8 @@ def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, Mapping[str, li
 
 def _compiled(core: Any, source: Source, model: Any, device: str) -> Any:
     """Raises InvalidArgument for what the device's plugin cannot run."""
-    settings = _settings(source, device)
-    for name, value in source.options.items():
-        settings[name] = value
     try:
-        return core.compile_model(model, device, settings)
+        return core.compile_model(model, device, _settings(source, device) | source.options)
     except (RuntimeError, ValueError, TypeError) as error:
         raise InvalidArgument(
             f"{source.shown}: OpenVINO cannot run it on {device}; take another kernel= or device=: {one_line(error)}"

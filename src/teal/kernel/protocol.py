@@ -44,6 +44,22 @@ class Kernel(Protocol):
 
 
 @dataclass(slots=True)
+class Snapshot:
+    """An optimised form that an engine made of a file: what it was made with, and sealed memory files by name.
+
+    A kernel that made one while it was loaded has it as ``snapshot``; the worker hands it to the host.
+    """
+
+    key: str
+    parts: dict[str, int]
+
+    def close(self) -> None:
+        for fd in self.parts.values():
+            os.close(fd)
+        self.parts = {}
+
+
+@dataclass(slots=True)
 class Source:
     """Where a kernel comes from: its name, a path or reference, and the sealed bytes of its file if it has one."""
 
@@ -56,6 +72,9 @@ class Source:
     device: str | None = None
     weights_bytes: int = 0  # so many bytes in front of the file hold its weights (an OpenVINO IR's .bin)
     trusted: bool = False  # whoever loads it may run native code here
+    wants_snapshot: bool = False  # whoever loads it keeps an optimised form, if one is made
+    snapshot: Snapshot | None = None  # made by an earlier load of the same file, perhaps with something else
+    sealed: tuple[int, ...] = ()  # descriptors of sealed memory with weights (docs/compile.md)
 
     @property
     def cores(self) -> int:

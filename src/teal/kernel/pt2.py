@@ -4,6 +4,8 @@ Theory of operation: the archive holds, under one folder, ``models/NAME.json`` (
 ``data/weights/…`` and ``data/constants/…`` (raw bytes, described by a JSON beside them) and, after AOTInductor,
 ``data/aotinductor/NAME/*.so`` (native code). Records are stored, not compressed, so that a weight is a view of the
 mapped file. What only pickle could read is refused: torch's own reader would unpickle it, and that runs any code.
+torch.compile's programs (docs/compile.md) have their weights elsewhere: in sealed regions that come with the file, at
+places that ``extra/teal.json`` names, by region, offset, bytes, dtype, shape and strides.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import math
 import mmap
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from teal.errors import InvalidArgument, NotFound
 
 _LOCAL_HEADER = 30
 _MODELS, _NATIVE = "models/", "data/aotinductor/"
+_ELSEWHERE = "extra/teal.json"
 _MOST_RECORDS = 1 << 18
 # torch._export.serde.schema.ScalarType
 _DTYPES: dict[int, torch.dtype] = {
@@ -37,6 +40,14 @@ def dtype_of(number: int) -> torch.dtype:
     if dtype is None:
         raise InvalidArgument(f"dtype number {number} of torch's schema, expected one of numbers, bool or bfloat16")
     return dtype
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """Raises ValueError for one that Teal does not pass."""
+    for dtype in _DTYPES.values():
+        if str(dtype) == f"torch.{name}":
+            return dtype
+    raise ValueError(f"dtype {name[:40]!r}")
 
 
 class _Reader(io.RawIOBase):
@@ -74,11 +85,12 @@ class _Reader(io.RawIOBase):
 
 
 class Archive:
-    """The records of a mapped .pt2 file. Raises InvalidArgument for what is none."""
+    """The records of a mapped .pt2 file. ``sealed``: regions with weights. Raises InvalidArgument for what is none."""
 
-    def __init__(self, mapping: mmap.mmap, shown: str) -> None:
+    def __init__(self, mapping: mmap.mmap, shown: str, sealed: Sequence[mmap.mmap] = ()) -> None:
         self.shown = shown
         self._mapping = mapping
+        self._sealed = sealed
         self._records: dict[str, tuple[int, int]] = {}  # name → offset, size
         try:
             with _Reader(mapping) as reader, zipfile.ZipFile(reader) as archive:
@@ -139,6 +151,7 @@ class Archive:
         name = f"{folder}{model}_{kind}_config.json"
         found: dict[str, torch.Tensor] = {}
         try:
+            elsewhere = self._elsewhere()
             described = json.loads(self.read(name))["config"]
             for key, about in described.items():
                 if about["use_pickle"] or about["tensor_meta"] is None:
@@ -146,11 +159,31 @@ class Archive:
                         f"{self.shown}: {key[:80]!r} is pickled, and Teal unpickles nothing; export the model with "
                         "plain tensors"
                     )
-                found[key] = self._tensor(folder + about["path_name"], about["tensor_meta"])
+                here = key not in elsewhere
+                found[key] = self._tensor(folder + about["path_name"], about["tensor_meta"]) if here else elsewhere[key]
         except (ValueError, KeyError, TypeError, AttributeError, NotFound, RecursionError, RuntimeError) as error:
             raise InvalidArgument(
                 f"{self.shown}: {name} makes no sense ({type(error).__name__}: {error}); save it anew"
             ) from None
+        return found
+
+    def _elsewhere(self) -> dict[str, torch.Tensor]:
+        """Weights that lie in sealed regions, by name. Raises what a lie in their description does."""
+        if not self._sealed or _ELSEWHERE not in self._records:
+            return {}
+        found = {}
+        for key, (region, offset, nbytes, dtype, shape, stride) in json.loads(self.read(_ELSEWHERE))["weights"].items():
+            if min((region, offset, nbytes, *shape, *stride)) < 0 or len(shape) != len(stride):
+                raise ValueError(f"{key[:80]!r}: shape {shape} with strides {stride} at {offset}")
+            plain = dtype_named(dtype)
+            last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+            if math.prod(shape) == 0:
+                found[key] = torch.empty(shape, dtype=plain)
+            elif (last + 1) * plain.itemsize > nbytes or offset % plain.itemsize:
+                raise ValueError(f"{key[:80]!r} has {nbytes} bytes at {offset}, {(last + 1) * plain.itemsize} are used")
+            else:
+                raw = torch.frombuffer(self._sealed[region], dtype=torch.uint8, count=nbytes, offset=offset)
+                found[key] = raw.view(plain).as_strided(shape, stride)
         return found
 
     def _tensor(self, name: str, meta: Mapping[str, Any]) -> torch.Tensor:

@@ -18,8 +18,8 @@ import numpy as np
 
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, NotFound
-from teal.kernel.protocol import Kernel, Outcome, Source, check_inputs
-from teal.kernel.sealed import mapped, memory_of
+from teal.kernel.protocol import Kernel, Outcome, Snapshot, Source, check_inputs
+from teal.kernel.sealed import mapped, mapped_privately, memory_of
 
 # What AOTInductor's code was not made for, it must refuse instead of reading where nothing is.
 os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")
@@ -44,7 +44,8 @@ def torch_kernel(source: Source) -> Kernel:
     compile_it = _options(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about memory that it may not know to be read-only
-        archive = Archive(mapped(source, "a .pt2 file"), source.shown)
+        sealed = [mapped_privately(fd) for fd in source.sealed]
+        archive = Archive(mapped(source, "a .pt2 file"), source.shown, sealed)
         natives, programs = archive.natives(), archive.programs()
         if natives:
             return PackageKernel(source, _only(list(natives), source))
@@ -63,13 +64,17 @@ class ProgramKernel:
         self._program = program
         self._flat = flat(program, compiled=compile_it)
         self._settings = (source.cores, source.precision or "fp32")
-        self._library = library(source, name, program) if compile_it else None
-        self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
-        self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure
         self.engine = f"torch {torch.__version__}"
-        self.weights = "mapped"
         unchecked = program.sizes.unchecked
         self.note = f"conditions of the program that are not checked: {'; '.join(unchecked)}" if unchecked else ""
+        self.snapshot: Snapshot | None = None
+        self._library = None
+        if compile_it:
+            self._library, self.snapshot, note = library(source, name, program, self.engine)
+            self.note = "; ".join(filter(None, (self.note, note)))
+        self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
+        self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure
+        self.weights = "mapped"
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
         extents = check_inputs(self.inputs, slot)

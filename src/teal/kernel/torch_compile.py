@@ -1,4 +1,4 @@
-"""Compiles an exported program to native code: ``python -m teal.kernel.torch_compile FILE OUT NAME THREADS``.
+"""Compiles an exported program to native code: ``python -m teal.kernel.torch_compile FILE OUT NAME THREADS [SEALED…]``.
 
 Theory of operation: torch's compiler (AOTInductor, and the C++ compiler behind it) takes many seconds and much memory,
 so a worker has it run in a process of its own. That process reads the sealed file from one descriptor and writes a
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import shutil
 import signal
@@ -23,11 +22,12 @@ from typing import Any
 import torch
 
 from teal.errors import KernelFailed, NotFound
-from teal.kernel.protocol import Source
-from teal.kernel.sealed import one_line
+from teal.kernel.protocol import Snapshot, Source
+from teal.kernel.sealed import mapped_privately, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.torch_program import Program
 
 _PREFIX = "teal-compile-"
+_PART = "library"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,23 +62,37 @@ def _path(fd: int) -> str:
     return f"/proc/self/{steps}fd/{fd}"
 
 
-def library(source: Source, name: str, program: Program) -> Library:
-    """Compiles. Raises NotFound without a C++ compiler, KernelFailed."""
+def library(source: Source, name: str, program: Program, engine: str) -> tuple[Library, Snapshot | None, str]:
+    """The native code of a program, what to keep of it, and a note: from its snapshot, or compiled.
+
+    Raises NotFound without a C++ compiler, KernelFailed.
+    """
+    kept, note = usable(engine, source)
+    if kept is not None and _PART in kept.parts:
+        try:
+            return Library(os.dup(kept.parts[_PART]), program), None, ""
+        except KernelFailed as error:
+            note = f"its snapshot did not load, compiled anew: {error}"
     assert source.fd is not None
-    return Library(_compiled(source.fd, name, source.cores, source.shown), program)
+    fd = seal(_compiled(source, name))
+    made = Library(fd, program)
+    snapshot = Snapshot(snapshot_key(engine, source), {_PART: os.dup(fd)}) if source.wants_snapshot else None
+    return made, snapshot, note
 
 
-def _compiled(fd: int, name: str, threads: int, shown: str) -> int:
+def _compiled(source: Source, name: str) -> int:
     """A memory file with the library of a program. Raises NotFound without a C++ compiler, KernelFailed."""
+    assert source.fd is not None
+    fds, threads, shown = (source.fd, *source.sealed), source.cores, source.shown
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
         raise NotFound(f"{shown}: compile needs a C++ compiler, and there is none: apt-get install g++")
-    out = os.memfd_create("teal:compiled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    out = memory_file("compiled")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     try:
         ran = subprocess.run(
-            [sys.executable, "-m", "teal.kernel.torch_compile", str(fd), str(out), name, str(threads)],
-            pass_fds=(fd, out),
+            [sys.executable, "-m", "teal.kernel.torch_compile", *map(str, (fds[0], out, name, threads, *fds[1:]))],
+            pass_fds=(*fds, out),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -103,7 +117,7 @@ def _sweep() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _library(fd: int, name: str, threads: int, folder: str) -> str:
+def _library(fds: list[int], name: str, threads: int, folder: str) -> str:
     """Path of the library."""
     from torch._inductor import aot_compile
 
@@ -112,8 +126,8 @@ def _library(fd: int, name: str, threads: int, folder: str) -> str:
     from teal.kernel.torch_program import read
 
     torch.set_num_threads(threads)
-    mapping = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    module = flat(read(Archive(mapping, name), name), compiled=True).module
+    mapping, *sealed = map(mapped_privately, fds)
+    module = flat(read(Archive(mapping, name, sealed), name), compiled=True).module
     inputs: list[Any] = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
     with torch.no_grad():
         made = aot_compile(
@@ -135,12 +149,12 @@ def _library(fd: int, name: str, threads: int, folder: str) -> str:
 def main(argv: list[str]) -> int:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    fd, out, threads = int(argv[1]), int(argv[2]), int(argv[4])
+    fds, out, threads = [int(argv[1]), *map(int, argv[5:])], int(argv[2]), int(argv[4])
     _sweep()
     folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     try:
-        with open(_library(fd, argv[3], threads, folder), "rb") as made, open(out, "wb", closefd=False) as target:
+        with open(_library(fds, argv[3], threads, folder), "rb") as made, open(out, "wb", closefd=False) as target:
             shutil.copyfileobj(made, target)
     except Exception as error:
         print(" ".join(f"{type(error).__name__}: {error}".split())[:2000], file=sys.stderr)

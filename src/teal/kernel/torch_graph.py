@@ -93,11 +93,9 @@ class _Flattening:
                 self._new[node] = feed.constant
 
     def _placeholder(self, name: str, value: Any) -> Node:
-        if self._last is None:
+        place = self._graph.inserting_before() if self._last is None else self._graph.inserting_after(self._last)
+        with place:
             node = self._graph.placeholder(name)
-        else:
-            with self._graph.inserting_after(self._last):
-                node = self._graph.placeholder(name)
         node.meta["val"] = value
         self._last = node
         return node

@@ -1,0 +1,49 @@
+"""A host for each module of tests, and ``compiled(model)``: what ``torch.compile(model, backend="teal")`` makes there.
+
+Kernels run operator by operator unless a test asks for inductor, which costs seconds a graph.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import teal
+
+Compile = Callable[..., Any]
+
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_*.py"]  # needs torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Inductor's files, ours and the workers', go with the tests."""
+    path = tmp_path_factory.mktemp("inductor")
+    old = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path)
+    yield path
+    if old is None:
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    else:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = old
+
+
+@pytest.fixture
+def compiled(host: teal.Host) -> Iterator[Compile]:
+    """``compiled(model, fullgraph=…, dynamic=…, **options)``."""
+    import torch
+
+    torch._dynamo.reset()
+
+    def compiled(model: Any, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> Any:
+        chosen = {"host": host.address, "compile": False, "fallback": "error", **options}
+        return torch.compile(model, backend="teal", fullgraph=fullgraph, dynamic=dynamic, options=chosen)
+
+    yield compiled
+    torch._dynamo.reset()
