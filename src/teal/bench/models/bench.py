@@ -17,17 +17,12 @@ from teal.bench.lanes import LaneError, rival_environment
 from teal.bench.report import Report
 from teal.bench.rivals import zoo
 
-from . import contest, judging, kept, pipeline, switching, updating
+from . import compiled as torch_backend
+from . import contest, judging, kept, pipeline, starts, switching, updating
 from .cache import default_folder
 from .entrant import Contest
 from .promises import PROMISES
 from .stage import FULL, QUICK, Stage
-
-REST = {  # bars of features that come with other parts
-    "models.start.warm_over_cold": "starts from a snapshot are not in this version",
-    "models.start.hot_over_engine": "starts from a snapshot are not in this version",
-    "models.compile.added_us": 'torch.compile(backend="teal") is not in this version',
-}
 
 
 def measure(
@@ -74,9 +69,9 @@ def measure(
         stage.part("switching", (switching.BAR,), switching.measure)
         stage.part("updates", updating.BARS, updating.measure)
         stage.part("pipeline", (pipeline.BAR,), pipeline.measure)
-    for bar, reason in REST.items():
-        if bar not in {each.id for each in report.bars}:
-            report.judge(bar, None, note=reason)
+        stage.part("starts", (starts.BAR,), starts.measure)
+        starts.judge_hot(stage, contests)
+        stage.part("torch.compile", (torch_backend.BAR,), torch_backend.measure)
     report.judge_rest("not measured: no contest had what it compares")
     report.settings["seconds"] = round(time.monotonic() - start, 1)
     return report
