@@ -32,6 +32,7 @@ def measure(
     quick: bool = False,
     compiled: bool = True,
     resume: bool = False,
+    retune: bool = False,
     venv: Path | None = None,
     cache: Path | None = None,
     subject: str = "teal",
@@ -40,7 +41,8 @@ def measure(
     """Runs the bench and returns its report.
 
     models: names of `zoo.ZOO`, default all. compiled: with torch.compile, whose first call takes up to minutes.
-    venv: the rivals' environment; cache: folder of the models' files; subject: the module that is Teal.
+    retune: also models that were tuned before. venv: the rivals' environment; cache: folder of the models' files;
+    subject: the module that is Teal.
     Raises LaneError where Teal does not start.
     """
     plan = QUICK if quick else FULL
@@ -56,7 +58,8 @@ def measure(
     report.machine = machine.describe(machine.two_cores(), plan.jitter_seconds)
     folder = cache or default_folder()
     contests: list[Contest] = []
-    with Stage(report, plan, rival_environment(venv), folder, subject=subject, progress=progress) as stage:
+    rivals = rival_environment(venv)
+    with Stage(report, plan, rivals, folder, subject=subject, retune=retune, progress=progress) as stage:
         for number, entry in enumerate(entries):
             for batch in batches:
                 name = f"{entry.title}, batch {batch} ({number + 1} of {len(entries)})"

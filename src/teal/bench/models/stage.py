@@ -55,9 +55,11 @@ class Stage:
         cache: Path,
         *,
         subject: str = "teal",
+        retune: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.report, self.plan, self.rivals, self.cache, self.subject = report, plan, rivals, cache, subject
+        self.retune = retune  # also what was tuned before
         self.cores = len(os.sched_getaffinity(0))
         self.pair = machine.two_cores()
         self.own = own_environment()
