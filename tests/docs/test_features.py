@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from teal.bench import call, laika
+from teal.bench.models import promises as models
 from teal.cli import _COMMANDS
 
-BARS = call.PROMISES | laika.PROMISES
+BARS = call.PROMISES | laika.PROMISES | models.PROMISES
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "features.md"
 ROWS = [

@@ -169,6 +169,11 @@ def test_the_winner_is_fastest_over_all_batches(matrix: Path) -> None:
     winner = hunt._winner()
     assert winner is not None
     assert winner.candidate is other
+    hunt.findings.trials = [
+        Trial(one, {1: 1.0}, 0.0),
+        Trial(Candidate("onnx", "bf16", 1), {1: 0.99}, 0.001),
+    ]
+    assert hunt._winner() is hunt.findings.trials[0]  # no gain, so nothing is given up for it
 
 
 def replace_threads(candidate: Candidate) -> Candidate:

@@ -87,6 +87,7 @@ def laika(as_json: bool, quick: bool) -> None:
 @click.option("--batches", metavar="N,…", default="1", show_default=True, help="Batches, from 1 to 64.")
 @click.option("--no-compile", is_flag=True, help="Without torch.compile, whose first call takes up to minutes.")
 @click.option("--resume", is_flag=True, help="Take what an interrupted run of today had finished.")
+@click.option("--retune", is_flag=True, help="Tune again what was tuned before: it may have been on a busy machine.")
 @click.option("--list", "listed", is_flag=True, help="Print the models and end.")
 @click.option("--cache", type=click.Path(file_okay=False, path_type=Path),
               help="Folder of the models' files, 3 GB  [default: teal/bench-models in the user's cache].")  # fmt: skip
@@ -99,6 +100,7 @@ def models(
     batches: str,
     no_compile: bool,
     resume: bool,
+    retune: bool,
     listed: bool,
     cache: Path | None,
     venv: Path | None,
@@ -128,8 +130,8 @@ def models(
     with Console(stderr=True).status("measuring") as status:
         try:
             report = bench.measure(
-                models=chosen, batches=numbers, quick=quick, compiled=not no_compile, resume=resume, venv=venv,
-                cache=cache, progress=lambda what: status.update(f"measuring: {what}"),
+                models=chosen, batches=numbers, quick=quick, compiled=not no_compile, resume=resume, retune=retune,
+                venv=venv, cache=cache, progress=lambda what: status.update(f"measuring: {what}"),
             )  # fmt: skip
         except (LaneError, RuntimeError) as error:
             raise click.ClickException(str(error)) from None

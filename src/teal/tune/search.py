@@ -1,8 +1,8 @@
 """Tries engines, precisions and threads on a model and keeps what is fastest within an error.
 
 Theory of operation. Every candidate gets a host of its own, so its engine runs in a process of its own: one that
-crashes or hangs is a line in the table and ends nothing. A candidate is loaded, answers the samples, and is timed by
-prepared calls from this process, as any client would see it, for each batch. The answers are compared with those of
+crashes or hangs is a line in the table and ends nothing. A candidate is loaded, answers the samples, and is timed in
+prepared calls, for each batch. The answers are compared with those of
 the reference, the same file at float32 in the first engine that can run it. Precisions are tried at the most threads
 first; those within the error are then tried with fewer. The winner has the lowest geometric mean over the batches of
 its time over the best one's. It is written beside the model (`record.py`).
@@ -33,6 +33,7 @@ from teal.tune.record import Record
 ENGINES = {".onnx": ("onnx", "openvino"), ".pt2": ("torch",)}
 LOAD_SECONDS = 300.0
 FEWEST_CALLS = 5
+LESS_EXACT = 1.05  # what the time of a lower precision is multiplied with where settings are compared
 FINALISTS = 2  # settings that are tried with other numbers of threads
 
 
@@ -146,7 +147,8 @@ class Search:
         if "openvino" in self._engines:
             plain.append(Candidate("openvino", "bf16", most))
         if "torch" in self._engines:
-            plain.append(Candidate("torch", "fp32", most, compiled=True))
+            plain += [Candidate("torch", "bf16", most)]
+            plain += [Candidate("torch", precision, most, compiled=True) for precision in ("fp32", "bf16")]
         if self._model.suffix == ".onnx" and self._question.int8:
             for way in self._int8_ways():
                 try:
@@ -237,18 +239,20 @@ class Search:
         return Trial(candidate, us, relative_error(answers, self._truth), top_one(answers, self._truth))
 
     def _timed(self, model: Any, batch: int) -> float:
-        """Median of prepared calls, microseconds."""
+        """Median over prepared calls of the time in the engine, as the worker measures it; microseconds.
+
+        Not of the whole call: waking up a process takes as long as a small model, and is the same for all.
+        """
         sample = inputs.of_batch(self._samples.rows[0], batch, self._batched)
         call = model.prepare(dict(sample))
         for _ in range(2):
             call()
-        took: list[float] = []
+        took: list[int] = []
         until = time.perf_counter() + self._question.seconds
         while time.perf_counter() < until or len(took) < FEWEST_CALLS:
-            start = time.perf_counter()
             call()
-            took.append(time.perf_counter() - start)
-        return statistics.median(took) * 1e6
+            took.append(call.last_run_ns)
+        return max(statistics.median(took), 1) / 1e3
 
     # ---- choosing --------------------------------------------------------------------------------------------------
 
@@ -257,8 +261,9 @@ class Search:
         return [trial for trial in self.findings.trials if trial.error is not None and trial.error <= limit]
 
     def _score(self, trial: Trial) -> float:
-        """Geometric mean over the batches; microseconds."""
-        return math.exp(statistics.fmean(math.log(us) for us in trial.us.values()))
+        """Geometric mean over the batches; microseconds. What is less exact has to be faster by more than noise."""
+        mean = math.exp(statistics.fmean(math.log(us) for us in trial.us.values()))
+        return mean if trial.candidate.precision == "fp32" else mean * LESS_EXACT
 
     def _winner(self) -> Trial | None:
         return min(self._good(), key=self._score, default=None)

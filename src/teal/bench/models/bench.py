@@ -17,17 +17,12 @@ from teal.bench.lanes import LaneError, rival_environment
 from teal.bench.report import Report
 from teal.bench.rivals import zoo
 
-from . import contest, judging, kept, pipeline, switching, updating
+from . import compiled as torch_backend
+from . import contest, judging, kept, pipeline, starts, switching, updating
 from .cache import default_folder
 from .entrant import Contest
 from .promises import PROMISES
 from .stage import FULL, QUICK, Stage
-
-REST = {  # bars of features that come with other parts
-    "models.start.warm_over_cold": "starts from a snapshot are not in this version",
-    "models.start.hot_over_engine": "starts from a snapshot are not in this version",
-    "models.compile.added_us": 'torch.compile(backend="teal") is not in this version',
-}
 
 
 def measure(
@@ -37,6 +32,7 @@ def measure(
     quick: bool = False,
     compiled: bool = True,
     resume: bool = False,
+    retune: bool = False,
     venv: Path | None = None,
     cache: Path | None = None,
     subject: str = "teal",
@@ -45,7 +41,8 @@ def measure(
     """Runs the bench and returns its report.
 
     models: names of `zoo.ZOO`, default all. compiled: with torch.compile, whose first call takes up to minutes.
-    venv: the rivals' environment; cache: folder of the models' files; subject: the module that is Teal.
+    retune: also models that were tuned before. venv: the rivals' environment; cache: folder of the models' files;
+    subject: the module that is Teal.
     Raises LaneError where Teal does not start.
     """
     plan = QUICK if quick else FULL
@@ -61,7 +58,8 @@ def measure(
     report.machine = machine.describe(machine.two_cores(), plan.jitter_seconds)
     folder = cache or default_folder()
     contests: list[Contest] = []
-    with Stage(report, plan, rival_environment(venv), folder, subject=subject, progress=progress) as stage:
+    rivals = rival_environment(venv)
+    with Stage(report, plan, rivals, folder, subject=subject, retune=retune, progress=progress) as stage:
         for number, entry in enumerate(entries):
             for batch in batches:
                 name = f"{entry.title}, batch {batch} ({number + 1} of {len(entries)})"
@@ -74,9 +72,9 @@ def measure(
         stage.part("switching", (switching.BAR,), switching.measure)
         stage.part("updates", updating.BARS, updating.measure)
         stage.part("pipeline", (pipeline.BAR,), pipeline.measure)
-    for bar, reason in REST.items():
-        if bar not in {each.id for each in report.bars}:
-            report.judge(bar, None, note=reason)
+        stage.part("starts", (starts.BAR,), starts.measure)
+        starts.judge_hot(stage, contests)
+        stage.part("torch.compile", (torch_backend.BAR,), torch_backend.measure)
     report.judge_rest("not measured: no contest had what it compares")
     report.settings["seconds"] = round(time.monotonic() - start, 1)
     return report

@@ -19,6 +19,7 @@ def entrants(stage: Stage, contest: Contest, stack: ExitStack) -> list[Entrant]:
     lanes = {}
     for engine in dict.fromkeys(engine for engine, _ in IN_PROCESS.values()):
         config = stage.config(contest.entry, [contest.batch], engine=engine)
+        config["core"] = config["server_core"]
         lanes[engine] = stage.rival("engines", config, stack, contest.group, f"in-process {engine}")
     return [
         Entrant(row, lane, f"{precision} b{contest.batch}", lane.note, SAME if precision == "fp32" else CLOSE)

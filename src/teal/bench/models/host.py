@@ -1,4 +1,7 @@
-"""Teal's host as a lane of `teal bench models`: a process of its own, as `teal serve` is, on all cores."""
+"""Teal's host as a lane of `teal bench models`: a process of its own, as `teal serve` is.
+
+Its worker may use all cores; the pool "bound" has one that is bound to a core, for models that run in one thread.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from teal.bench.rivals import lane
 
 
 class Residence:
-    """One host; subject: the module that is Teal."""
+    """One host."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._host = import_module(config["subject"]).Host(workers=config.get("workers", 1))
+        bound = {"workers": 1, "cores": [config["worker_core"]]}
+        self._host = import_module(config["subject"]).Host(workers=1, pools={"bound": bound})
 
     def address(self) -> str:
         return str(self._host.address)
@@ -36,7 +40,7 @@ class Residence:
 
 
 def client(config: dict[str, Any]) -> lane.Contender:
-    """config: subject, workers."""
+    """config: subject (the module that is Teal), worker_core."""
     residence = Residence(config)
     return lane.Contender(
         questions={

@@ -78,6 +78,8 @@ def loaded(stage: Stage, contest: Contest) -> dict[str, dict[str, Any]]:
         elif (reason := tune(stage, contest, Path(source))) is not None:
             stage.report.absent(TUNED, contest.group, reason)
             continue
+        if stage.bound(contest.entry):
+            settings = settings | {"pool": "bound"}
         try:
             said = stage.host.ask("load", name=name, source=source, **settings)
         except LaneError as error:
@@ -96,12 +98,13 @@ def tune(stage: Stage, contest: Contest, source: Path) -> str | None:
     that mean anything.
     """
     with contextlib.suppress(record.Unusable):
-        if (known := record.found(source)) is not None and known[0].kind == "given":
+        if not stage.retune and (known := record.found(source)) is not None and known[0].kind == "given":
             return None
     stage.say("tuning")
     samples = Path(stage.folder) / "samples.npz"
     np.savez(samples, **contest.entry.inputs(SAMPLES, SAMPLE_SEED))
     question = Question(source, max_error=MAX_ERROR, inputs=samples, int8=bool(contest.entry.real))
+    question.threads = [contest.entry.threads] if contest.entry.threads else []
     try:
         found = Search(question, lambda what: stage.say(f"tuning: {what}")).run()
     except TealError as error:

@@ -1,7 +1,8 @@
 """What the parts of `teal bench models` stand on: one host, the rivals' environment, the models' files, the report.
 
-Unlike in `teal bench call`, nobody is bound to a core: an engine with two threads on two cores takes both, whoever
-calls it, and its caller sleeps meanwhile. All engines and servers get the same number of threads.
+All engines and servers get the same number of threads. Where that is all cores, nobody is bound to one: such an engine
+takes both cores of two, whoever calls it, and its caller sleeps meanwhile. A model that runs in one thread is measured
+as in `teal bench call`: the client has one core, whoever computes another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from teal.bench import machine
 from teal.bench.lanes import Environment, Lane, LaneError, own_environment
 from teal.bench.report import Report
 from teal.bench.rivals import zoo
@@ -53,10 +55,13 @@ class Stage:
         cache: Path,
         *,
         subject: str = "teal",
+        retune: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.report, self.plan, self.rivals, self.cache, self.subject = report, plan, rivals, cache, subject
+        self.retune = retune  # also what was tuned before
         self.cores = len(os.sched_getaffinity(0))
+        self.pair = machine.two_cores()
         self.own = own_environment()
         self._progress = progress
         self._part = ""
@@ -66,7 +71,8 @@ class Stage:
         """Starts the host. Raises LaneError where Teal does not start."""
         with self._stack:
             self.folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-bench-"))
-            self.host = self._stack.enter_context(self.own.lane("teal.bench.models.host", {"subject": self.subject}))
+            own = {"subject": self.subject, "core": None, "worker_core": self.pair.worker}
+            self.host = self._stack.enter_context(self.own.lane("teal.bench.models.host", own))
             self.address = str(self.host.ask("address"))
             self._stack = self._stack.pop_all()
         return self
@@ -78,8 +84,13 @@ class Stage:
         """Of every engine and server, for this model."""
         return entry.threads or self.cores
 
+    def bound(self, entry: zoo.Entry) -> bool:
+        """Does everyone have a core of his own for this model?"""
+        return entry.threads == 1
+
     def config(self, entry: zoo.Entry, batches: Sequence[int], **more: Any) -> dict[str, Any]:
-        """What a contender of a model is told."""
+        """What a contender of a model is told. core: of its client, server_core: of who computes; None: any."""
+        bound = self.bound(entry)
         common = {
             "model": entry.name,
             "batches": list(batches),
@@ -87,6 +98,8 @@ class Stage:
             "cache": str(self.cache),
             "source": str(self.cache / f"{entry.name}.onnx"),
             "folder": self.folder,
+            "core": self.pair.client if bound else None,
+            "server_core": self.pair.worker if bound else None,
         }
         return common | more
 

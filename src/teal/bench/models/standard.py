@@ -22,7 +22,8 @@ def entrants(stage: Stage, contest: Contest, stack: ExitStack, *, compiled: bool
     batch, found = contest.batch, []
     if (server := stage.rival("torch_server", config, stack, contest.group, "PyTorch servers")) is not None:
         found += [Entrant(row, server, f"{wire} b{batch}", server.note) for row, wire in WIRES.items()]
-    if (torch := stage.rival("torch_engine", config, stack, contest.group, "in-process PyTorch")) is not None:
+    alone = config | {"core": config["server_core"]}
+    if (torch := stage.rival("torch_engine", alone, stack, contest.group, "in-process PyTorch")) is not None:
         found.append(Entrant(EAGER, torch, f"eager b{batch}", torch.note))
         if compiled:
             found.append(Entrant(COMPILED, torch, f"compile b{batch}", f"inductor, {torch.note}"))

@@ -20,8 +20,8 @@ def measure(stage: Stage) -> None:
     from teal.bench.lanes import paired_difference
 
     for name in client.SWITCHED:
-        stage.host.ask("load", name=name, source=str(models.mlp()), kernel="onnx", threads=1)
-    config = {"subject": stage.subject, "address": stage.address, "core": None, "server_core": None}
+        stage.host.ask("load", name=name, source=str(models.mlp()), kernel="onnx", threads=1, pool="bound")
+    config = {"subject": stage.subject, "address": stage.address, "core": stage.pair.client, "server_core": None}
     with stage.own.lane("teal.bench.client", config) as lane:
         lane.served_by = stage.host
         entries = [Entry(row, lane, row, 400, 60) for row in ("one model", "eight models")]

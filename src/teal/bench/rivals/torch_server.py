@@ -130,10 +130,10 @@ def free_port() -> int:
 
 
 def client(config: dict[str, Any]) -> lane.Contender:
-    """config: model, batches, threads, cache."""
+    """config: model, batches, threads, cache, core, server_core."""
     zoo.read_text(Path(config["cache"]))
     config = config | {"http": free_port(), "grpc": free_port()}
-    server = lane.Server(f"{__package__}.torch_server", config)
+    server = lane.Server(f"{__package__}.torch_server", config | {"core": config["server_core"]})
     return lane.Contender(
         variants={
             f"{wire} b{batch}": partial(variant, config, server, wire, batch)
