@@ -209,6 +209,7 @@ def caller(options: dict[str, Any]) -> None:
 def stranger(options: dict[str, Any]) -> None:
     """Becomes another user, tries one act after the other, and writes what came of each."""
     import teal
+    import teal.tune.record  # wanted by the first load, and that user may not read where it is
 
     host: Any = None
     told: list[tuple[str, Any]] = []

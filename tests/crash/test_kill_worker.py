@@ -77,6 +77,7 @@ def test_killed_at_random(
     beside = teal.connect(fresh.address)
     load_all(beside, model_file)
     beside.load("reloaded", model_file)
+    beside.load("reloaded", model_file)  # the version that was replaced is kept for a roll-back
     with watching(fresh.address):
         pass
 
