@@ -167,6 +167,15 @@ def test_a_name_is_in_one_pool(pooled: teal.Host) -> None:
     moved.unload()
 
 
+def test_where_a_name_once_was_says_nothing(pooled: teal.Host) -> None:
+    pooled.load("moved", "toy_kernels:double", pool="fast")
+    pooled.load("moved", "toy_kernels:double")  # where it is
+    assert {info.pool for info in pooled.models() if info.name == "moved"} == {"fast"}
+    pooled.unload("moved")
+    assert pooled.load("moved", "toy_kernels:double").info.pool == "default"
+    pooled.unload("moved")
+
+
 def test_spilled_outputs_come_from_the_right_pool(pooled: teal.Host) -> None:
     sizes = [pooled.load(f"sized-{pool}", "toy_kernels:sized", pool=pool) for pool in ("default", "fast", "other")]
     for n, model in enumerate(sizes, 1):

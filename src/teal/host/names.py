@@ -95,8 +95,11 @@ class Names:
 
     def pool_for(self, name: str, wanted: str | None) -> Pool:
         """Where a load goes that wants this pool, or does not say. Raises NotFound."""
-        known = self.known.get(name)
-        return self.pool(wanted if wanted is not None else DEFAULT_POOL if known is None else known.pool)
+        if wanted is None:
+            known = self.known.get(name)
+            stays = known is not None and (bool(known.versions) or known.waiting > 0)
+            wanted = known.pool if known is not None and stays else DEFAULT_POOL  # where it once was says nothing
+        return self.pool(wanted)
 
     def loaded(self) -> int:
         """Versions, of all names."""
