@@ -274,8 +274,11 @@ def _options(source: Source) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # A resident engine must not burn cores between requests.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Threads that work on one run wait for each other spinning: a tenth to a quarter less time. Between runs a resident
+    # engine must not burn cores.
+    spins = threads > 1 and "session.intra_op.allow_spinning" not in source.options
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     folder = Path(source.reference).parent
     # A model that came without a place of its own has no files beside it: left alone, the engine would look in ours.
     place = str(folder) if folder.is_absolute() and folder.is_dir() else "/dev/null"
