@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from array import array
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -131,8 +132,9 @@ def test_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         "TMPDIR": str(tmp_path),
     }
     arguments = [sys.executable, "-c", code]
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests in the background does not
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, preexec_fn=heeds
     ) as bench:
         assert bench.stdout is not None
         bench.stdout.readline()
