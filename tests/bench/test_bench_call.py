@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from array import array
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -119,7 +118,8 @@ def test_command_has_help_with_an_example_and_fails_with_a_sentence(monkeypatch:
 
 def test_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     code = (
-        "import dataclasses, sys; from teal.bench import call, ground\n"
+        "import dataclasses, signal, sys; from teal.bench import call, ground\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where the tests run in the background it is ignored
         "call.QUICK = dataclasses.replace(ground.QUICK, blocks=10**6, jitter_seconds=0.0)\n"
         "call.rival_environment = lambda venv: None\n"
         "def say(what):\n"
@@ -132,9 +132,8 @@ def test_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         "TMPDIR": str(tmp_path),
     }
     arguments = [sys.executable, "-c", code]
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests in the background does not
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, preexec_fn=heeds
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
     ) as bench:
         assert bench.stdout is not None
         bench.stdout.readline()
