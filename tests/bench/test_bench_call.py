@@ -119,7 +119,7 @@ def test_command_has_help_with_an_example_and_fails_with_a_sentence(monkeypatch:
 def test_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     code = (
         "import dataclasses, signal, sys; from teal.bench import call, ground\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where the tests run in the background it is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where tests run in the background
         "call.QUICK = dataclasses.replace(ground.QUICK, blocks=10**6, jitter_seconds=0.0)\n"
         "call.rival_environment = lambda venv: None\n"
         "def say(what):\n"
