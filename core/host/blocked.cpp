@@ -151,4 +151,18 @@ bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
     return false;
 }
 
+bool Pool::wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept {
+    const std::uint32_t size = peek_at(memory_->header.blocked_size);
+    for (std::uint32_t i = 0; i < size && i < record_count; ++i) {
+        const std::uint32_t index = peek_at(memory_->blocked[i]);
+        if (index >= record_count) continue;
+        const std::uint32_t line = peek_at(memory_->records[index].version_line);
+        if (!is_parked(line) || told.test(line)) continue;
+        std::uint32_t which = 0;
+        const SessionMap* map = map_of(live, memory_->records[index]);
+        if (map != nullptr && came(*map, memory_->records[index].entry, memory_->afters[index], which) == Came::well) return true;
+    }
+    return false;
+}
+
 }  // namespace teal

@@ -238,6 +238,8 @@ public:
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
     // Any time. True when what some blocked record waits for has come.
     [[nodiscard]] bool after_ready(std::span<SessionMap* const> live) const noexcept;
+    // Any time. True when a blocked record could run but for its version, which is parked and not among `told`.
+    [[nodiscard]] bool wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept;
     // Is there anything to do for a worker that takes the role?
     [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
         return ring_ready(live) || queued() > 0 || after_ready(live) || due();

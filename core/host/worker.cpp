@@ -185,7 +185,7 @@ void Worker::apply_inbox() {
 }
 
 bool Worker::work_ready() const noexcept {
-    return pool_->work_ready(live_);
+    return pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_);
 }
 
 void Worker::run() {

@@ -91,6 +91,8 @@ def test_an_event_and_a_parked_model(small: teal.Host) -> None:
     models = [small.load(f"m{k}", HEAVY) for k in range(3)]
     event = small.event()
     future = models[0].submit(np.int64(5), after=event)
+    while small.statistics().queued + small.statistics().active == 0:  # a worker has taken it, and gone to sleep again
+        pass
     event.signal()
     assert int(future.result()["y"].numpy()) == 6
 
