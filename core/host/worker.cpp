@@ -396,6 +396,8 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
 Worker::Slot* Worker::prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
     const RequestEntry& entry = record.entry;
     Slot& slot = session.slots[entry.slot];
+    // A slot that was read ahead is not read again below; what it lacked (a parked version that is back) may lie in the inbox.
+    if (slot.binding == nullptr && news_.load(std::memory_order_relaxed)) apply_inbox();
     const bool same = is_known(slot, record);
     run.regions = &session.map->views;
     run.owners = &session.map->owned;
