@@ -346,8 +346,8 @@ def _options(source: Source) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # Threads that work on one run wait for each other spinning, and for the next run a moment longer, as whoever waits in
-    # Teal does: asleep they cost a run a tenth to a quarter. Beyond that a resident engine must not burn cores.
+    # Threads that work on one run wait for each other spinning, and for the next run a moment longer, as whoever waits
+    # in Teal does: asleep they cost a run a tenth to a quarter. Beyond that a resident engine must not burn cores.
     entries = {"session.intra_op.allow_spinning": "1" if threads > 1 else "0"}
     if tuple(int(part) for part in ort.__version__.split(".")[:2]) >= _BOUNDED:
         entries["session.intra_op.spin_duration_us"] = str(_SPIN_US)
