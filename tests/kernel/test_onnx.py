@@ -197,6 +197,7 @@ def test_an_output_that_is_not_as_last_time(load: Any, onnx_model: Any) -> None:
         (y,) = model(x)
         assert np.array_equal(np.asarray(y), np.nonzero(x))
 
+
 def test_unique_has_four_outputs_of_unknown_size(load: Any, onnx_model: Any) -> None:
     model = load(
         onnx_model(
