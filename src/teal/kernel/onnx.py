@@ -208,7 +208,7 @@ class OnnxKernel:
             if spec.name not in found or found[spec.name][2] > room[1]:
                 return None
             dtype, shape, nbytes = found[spec.name]
-            memory = (ctypes.c_uint8 * nbytes).from_address(room[0])
+            memory: Any = (ctypes.c_uint8 * nbytes).from_address(room[0])
             arrays.append(np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape))
         run = self._bound(slot, planned=True, rooms=arrays)
 
