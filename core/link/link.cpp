@@ -189,14 +189,14 @@ std::string LinkSpec::text() const {
 
 bool LinkSpec::is_plain_shm() const { return text() == "shm"; }
 
-AgentLink::AgentLink(const LinkSpec& spec, Clock clock)
+Link::Link(const LinkSpec& spec, Clock clock)
     : spec_(spec), clock_(clock), read_(ticks_of(spec.figures.read)), write_(ticks_of(spec.figures.write)), line_(ticks_of(spec.figures.line)),
       flush_(ticks_of(spec.figures.flush)), one_way_(ticks_of(spec.figures.one_way)), kick_send_(ticks_of(spec.figures.kick_send)),
       kick_receive_(ticks_of(spec.figures.kick_receive)), kick_(ticks_of(spec.figures.kick)), dma_setup_(ticks_of(spec.figures.dma_setup)),
       dma_per_kib_(ticks_of(spec.figures.dma_per_kib)) {}
 
-std::unique_ptr<AgentLink> make_link(const LinkSpec& spec, AgentLink::Clock clock) {
-    return spec.is_plain_shm() ? nullptr : std::make_unique<AgentLink>(spec, clock);
+std::unique_ptr<Link> make_link(const LinkSpec& spec, Link::Clock clock) {
+    return spec.is_plain_shm() ? nullptr : std::make_unique<Link>(spec, clock);
 }
 
 }  // namespace teal

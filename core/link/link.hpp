@@ -1,6 +1,6 @@
 // An emulated link between a pool's host and an agent that sits behind PCIe or CXL, after Wave's: what each access would cost there.
 //
-// Theory of operation. Both sides really share memory; a AgentLink adds what the wire would. In the machine that is emulated view and desk both
+// Theory of operation. Both sides really share memory; a Link adds what the wire would. In the machine that is emulated view and desk both
 // lie in the memory of the agent's card, as Wave's queues do: the agent's own accesses are local and free, the host's go over the link.
 //   - What the host pays it pays here and now: the charge_… functions spin for the stated time on the tick clock, in the thread that would
 //     stall. A delay is never shorter than asked; how much longer it is `teal link measure` prints.
@@ -9,9 +9,9 @@
 //     its sending + end to end on.
 //   - A prefetch is a read whose time passes while the host does something else. What it brings is what was there when it was made: a
 //     decision staged later is not in it, and costs a read of its own.
-// `shm` has no AgentLink: a null pointer, one test on the host's path. With tricks switched off it has one whose figures are all 0.
+// `shm` has no Link: a null pointer, one test on the host's path. With tricks switched off it has one whose figures are all 0.
 //
-// How the seat uses it (host side; each function takes a AgentLink* that may be null):
+// How the seat uses it (host side; each function takes a Link* that may be null):
 //   messages and status words  gather those that go out together (tricks().batching; else one by one), charge_write() for the lot,
 //                              stamp them with what it returned, then write them to the ring: so nothing is seen before it is paid.
 //   a slot on the desk         prefetch() for the slot that comes next, as early as it is known to be needed (before a run);
@@ -21,7 +21,7 @@
 //   a worker woken by a bell   receive_kick(sent).
 // Agent side: is_visible(when, now) before a message is taken; send_kick() before a bell is rung; everything else is free.
 //
-// One AgentLink a process and thread: its counters and prefetches are not shared. Not a model of congestion or of an IOMMU.
+// One Link a process and thread: its counters and prefetches are not shared. Not a model of congestion or of an IOMMU.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ struct LinkSpec {
     static LinkSpec parse(std::string_view text);
     static LinkSpec of(LinkKind kind) noexcept;        // its defaults
     [[nodiscard]] std::string text() const;            // parse() gives the same again
-    [[nodiscard]] bool is_plain_shm() const;  // nothing to emulate and every trick on: no AgentLink needed
+    [[nodiscard]] bool is_plain_shm() const;  // nothing to emulate and every trick on: no Link needed
 };
 std::string_view link_kind_name(LinkKind kind) noexcept;
 std::string_view polling_name(Polling polling) noexcept;
@@ -94,7 +94,7 @@ struct LinkCounts {
     std::uint64_t charged = 0;          // ticks spent on all of it
 };
 
-class AgentLink {
+class Link {
 public:
     static constexpr std::uint32_t most_workers = 64;
     // How time passes, for a virtual clock; null: the real one.
@@ -104,8 +104,8 @@ public:
         void* context = nullptr;
     };
 
-    explicit AgentLink(const LinkSpec& spec) : AgentLink(spec, Clock()) {}
-    AgentLink(const LinkSpec& spec, Clock clock);
+    explicit Link(const LinkSpec& spec) : Link(spec, Clock()) {}
+    Link(const LinkSpec& spec, Clock clock);
 
     [[nodiscard]] const LinkSpec& spec() const noexcept { return spec_; }
     [[nodiscard]] const LinkTricks& tricks() const noexcept { return spec_.tricks; }
@@ -229,32 +229,32 @@ private:
 };
 
 // Null for plain shm.
-std::unique_ptr<AgentLink> make_link(const LinkSpec& spec, AgentLink::Clock clock = {});
+std::unique_ptr<Link> make_link(const LinkSpec& spec, Link::Clock clock = {});
 
 // ---- with a link that may not be there -----------------------------------------------------------------------------------------
 
 // The ticks that a group of messages is to be stamped with.
-inline std::uint64_t charge_write(AgentLink* link, std::uint32_t bytes, std::uint32_t lines) noexcept {
+inline std::uint64_t charge_write(Link* link, std::uint32_t bytes, std::uint32_t lines) noexcept {
     return link == nullptr ? ticks() : link->charge_write(bytes, lines);
 }
-inline void prefetch(AgentLink* link, std::uint32_t worker, std::uint32_t serial, std::uint64_t now) noexcept {
+inline void prefetch(Link* link, std::uint32_t worker, std::uint32_t serial, std::uint64_t now) noexcept {
     if (link != nullptr) link->prefetch(worker, serial, now);
 }
 // 0 without a link: is_visible() then asks for nothing.
-inline std::uint64_t read_slot(AgentLink* link, std::uint32_t worker, std::uint32_t serial) noexcept {
+inline std::uint64_t read_slot(Link* link, std::uint32_t worker, std::uint32_t serial) noexcept {
     return link == nullptr ? 0 : link->read_slot(worker, serial);
 }
-inline bool is_visible(const AgentLink* link, std::uint64_t when, std::uint64_t at) noexcept { return link == nullptr || link->is_visible(when, at); }
-inline void receive_kick(AgentLink* link, std::uint64_t sent) noexcept {
+inline bool is_visible(const Link* link, std::uint64_t when, std::uint64_t at) noexcept { return link == nullptr || link->is_visible(when, at); }
+inline void receive_kick(Link* link, std::uint64_t sent) noexcept {
     if (link != nullptr) link->receive_kick(sent);
 }
-inline void send_kick(AgentLink* link) noexcept {
+inline void send_kick(Link* link) noexcept {
     if (link != nullptr) link->send_kick();
 }
-inline bool batches(const AgentLink* link) noexcept { return link == nullptr || link->tricks().batching; }
-inline bool stages_ahead(const AgentLink* link) noexcept { return link == nullptr || link->tricks().pre_staging; }
+inline bool batches(const Link* link) noexcept { return link == nullptr || link->tricks().batching; }
+inline bool stages_ahead(const Link* link) noexcept { return link == nullptr || link->tricks().pre_staging; }
 // How many ends may wait for other news. One without a link: there a message costs less than what it saves.
-inline std::uint32_t most_held_ends(const AgentLink* link) noexcept {
+inline std::uint32_t most_held_ends(const Link* link) noexcept {
     if (link == nullptr) return 1;
     return link->tricks().coalescing ? link->tricks().coalesce : 1;
 }

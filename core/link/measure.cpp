@@ -74,14 +74,14 @@ template <typename Action> std::uint32_t timed(Action action) {
 
 void measure_accesses(const LinkSpec& spec, std::uint32_t n, std::vector<LinkDelay>& found) {
     const LinkFigures& f = spec.figures;
-    AgentLink bare(only(spec, nullptr));
+    Link bare(only(spec, nullptr));
     found.push_back(measured("read, 8 bytes", f.read, n, [&](std::uint32_t) { return timed([&] { bare.charge_read(8); }); }));
     found.push_back(measured("write, 8 bytes", f.write, n, [&](std::uint32_t) { return timed([&] { bare.charge_write(8, 1); }); }));
-    AgentLink combining(only(spec, &LinkTricks::write_combining));
+    Link combining(only(spec, &LinkTricks::write_combining));
     for (const std::uint32_t lines : {1U, 4U})
         found.push_back(measured("line and flush, " + std::to_string(64 * lines) + " bytes", std::uint64_t{lines} * f.line + f.flush, n,
                                  [&, lines](std::uint32_t) { return timed([&] { combining.charge_write(64 * lines, lines); }); }));
-    AgentLink ahead(only(spec, &LinkTricks::prefetch));
+    Link ahead(only(spec, &LinkTricks::prefetch));
     found.push_back(measured("read, 64 bytes", f.read, n, [&](std::uint32_t) { return timed([&] { ahead.charge_read(64); }); }));
     found.push_back(measured("prefetched, claimed at once", f.read, n, [&](std::uint32_t i) {
         return timed([&] { ahead.prefetch(0, i, ticks()); ahead.read_slot(0, i); });
@@ -96,7 +96,7 @@ void measure_accesses(const LinkSpec& spec, std::uint32_t n, std::vector<LinkDel
 
 void measure_bulk(const LinkSpec& spec, std::uint32_t n, std::vector<LinkDelay>& found) {
     LinkSpec always = only(spec, &LinkTricks::dma);
-    AgentLink mover(always);
+    Link mover(always);
     if (mover.write_cost(bulk, bulk / 64) <= ns_to_ticks(spec.figures.dma_setup)) return;  // this link never takes that path
     std::vector<std::uint32_t> transit;
     found.push_back(measured("dma_setup, 4 KiB", spec.figures.dma_setup, n, [&](std::uint32_t) {
@@ -112,14 +112,14 @@ void measure_bulk(const LinkSpec& spec, std::uint32_t n, std::vector<LinkDelay>&
 
 void measure_arrivals(const LinkSpec& spec, std::uint32_t n, std::vector<LinkDelay>& found) {
     const LinkFigures& f = spec.figures;
-    AgentLink link(only(spec, &LinkTricks::write_combining));
+    Link link(only(spec, &LinkTricks::write_combining));
     found.push_back(across("one_way", f.one_way, n, [&] { return link.charge_write(64, 1); }, [&](std::uint64_t when) {
         const std::uint64_t now = ticks();
         return link.is_visible(when, now) ? now : 0;
     }));
     found.push_back(measured("kick_send", f.kick_send, n, [&](std::uint32_t) { return timed([&] { link.send_kick(); }); }));
     found.push_back(measured("kick_receive", f.kick_receive, n, [&](std::uint32_t) { return timed([&] { link.receive_kick(0); }); }));
-    AgentLink receiver(only(spec, nullptr));
+    Link receiver(only(spec, nullptr));
     found.push_back(across("kick, end to end", f.kick, n, [&] {
         const std::uint64_t sent = ticks();
         link.send_kick();

@@ -11,7 +11,7 @@
 
 namespace {
 
-using teal::AgentLink;
+using teal::Link;
 using teal::LinkKind;
 using teal::LinkSpec;
 using teal::Polling;
@@ -20,7 +20,7 @@ using teal::Polling;
 struct Virtual {
     std::uint64_t time = 1'000'000;
 
-    AgentLink::Clock clock() {
+    Link::Clock clock() {
         return {[](void* self) { return static_cast<Virtual*>(self)->time; },
                 [](void* self, std::uint64_t until) { static_cast<Virtual*>(self)->time = until; }, this};
     }
@@ -88,13 +88,13 @@ void test_plain_shm_has_no_link() {
 
 void test_writes_cost_what_their_path_costs() {
     Virtual time;
-    AgentLink bare(LinkSpec::parse("pcie:tricks=off"), time.clock());
+    Link bare(LinkSpec::parse("pcie:tricks=off"), time.clock());
     CHECK_EQ(time.ns([&] { bare.charge_write(64, 1); }), 400);  // eight stores
     CHECK_EQ(time.ns([&] { bare.charge_write(9, 1); }), 100);
-    AgentLink combining(LinkSpec::parse("pcie:tricks=off,write_combining=on"), time.clock());
+    Link combining(LinkSpec::parse("pcie:tricks=off,write_combining=on"), time.clock());
     CHECK_EQ(time.ns([&] { combining.charge_write(64, 1); }), 100);  // a line and its flush
     CHECK_EQ(time.ns([&] { combining.charge_write(512, 8); }), 450);
-    AgentLink adaptive(LinkSpec::parse("pcie"), time.clock());
+    Link adaptive(LinkSpec::parse("pcie"), time.clock());
     CHECK_EQ(time.ns([&] { adaptive.charge_write(64, 1); }), 100);  // too small for DMA
     std::uint64_t leaves = 0;
     CHECK_EQ(time.ns([&] { leaves = adaptive.charge_write(4096, 64); }), 400);
@@ -103,19 +103,19 @@ void test_writes_cost_what_their_path_costs() {
     CHECK_EQ(adaptive.counts().by_dma, 1);
     CHECK_EQ(adaptive.counts().writes, 2);
     CHECK_EQ(adaptive.counts().lines, 65);
-    AgentLink coherent(LinkSpec::parse("cxl"), time.clock());
+    Link coherent(LinkSpec::parse("cxl"), time.clock());
     CHECK_EQ(time.ns([&] { coherent.charge_write(128, 2); }), 40);
 }
 
 void test_reads_and_prefetches() {
     Virtual time;
-    AgentLink bare(LinkSpec::parse("pcie:tricks=off"), time.clock());
+    Link bare(LinkSpec::parse("pcie:tricks=off"), time.clock());
     CHECK_EQ(time.ns([&] { bare.charge_read(8); }), 750);
     bare.prefetch(0, 1, time.time);
     CHECK_EQ(time.ns([&] { bare.read_slot(0, 1); }) / 10, 8 * 75);  // word by word
     CHECK_EQ(bare.counts().prefetches, 0);
 
-    AgentLink link(LinkSpec::parse("pcie"), time.clock());
+    Link link(LinkSpec::parse("pcie"), time.clock());
     CHECK_EQ(time.ns([&] { link.read_slot(0, 1); }), 750);
     link.prefetch(0, 2, time.time);
     CHECK_EQ(time.ns([&] { link.read_slot(0, 2); }), 750);  // at once: the whole of it is left
@@ -133,8 +133,8 @@ void test_reads_and_prefetches() {
     CHECK_EQ(time.ns([&] { link.read_slot(0, 5); }), 750);
     link.prefetch(1, 6, time.time);
     CHECK_EQ(time.ns([&] { link.read_slot(0, 6); }), 750);  // another worker's
-    link.prefetch(AgentLink::most_workers, 7, time.time);        // out of range: no prefetch, no harm
-    CHECK_EQ(time.ns([&] { link.read_slot(AgentLink::most_workers, 7); }), 750);
+    link.prefetch(Link::most_workers, 7, time.time);        // out of range: no prefetch, no harm
+    CHECK_EQ(time.ns([&] { link.read_slot(Link::most_workers, 7); }), 750);
     CHECK_EQ(link.counts().hits, 1);
     CHECK_EQ(link.counts().late, 2);
     CHECK_EQ(link.counts().prefetches, 5);
@@ -144,7 +144,7 @@ void test_reads_and_prefetches() {
 // A decision staged after the read had passed is not in what the read brings.
 void test_what_is_read_is_as_old_as_the_read() {
     Virtual time;
-    AgentLink link(LinkSpec::parse("pcie"), time.clock());
+    Link link(LinkSpec::parse("pcie"), time.clock());
     const std::uint64_t early = time.time;
     link.prefetch(0, 1, early);
     const std::uint64_t late = early + teal::ns_to_ticks(500);  // half a read is 375
@@ -158,7 +158,7 @@ void test_what_is_read_is_as_old_as_the_read() {
 
 void test_kicks() {
     Virtual time;
-    AgentLink link(LinkSpec::parse("pcie"), time.clock());
+    Link link(LinkSpec::parse("pcie"), time.clock());
     const std::uint64_t sent = time.time;
     CHECK_EQ(time.ns([&] { link.send_kick(); }), 70);
     CHECK(!link.has_arrived(sent, time.time));
