@@ -10,6 +10,7 @@ namespace teal {
 namespace nb = nanobind;
 
 void bind_cpu(nb::module_& m);
+void bind_confine(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_tensor(nb::module_& m);
 void bind_memory(nb::module_& m);

@@ -34,6 +34,7 @@ NB_MODULE(_core, m) {
     nb::register_exception_translator(translate);
     m.attr("ABI_VERSION") = teal::abi_version;
     teal::bind_cpu(m);
+    teal::bind_confine(m);
     teal::bind_tensor(m);
     teal::bind_memory(m);
     teal::bind_watch(m);

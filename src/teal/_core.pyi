@@ -44,6 +44,16 @@ def probe_system() -> dict[str, int]:
     Uses what Teal needs from the kernel and reports 0 or an errno by name: memfd_seals, memfd_huge, futex_waitv, pidfd_open, robust_futex, fd_passing, peer_identity.
     """
 
+def walls_offered() -> dict[str, Any]:
+    """
+    filter, capabilities (bool), landlock (version, 0: none), missing: what an agent's process can be locked in with here.
+    """
+
+def confine() -> dict[str, Any]:
+    """
+    Locks this process in for good: see core/agents/confine.hpp. As walls_offered().
+    """
+
 class Tensor:
     """
     A dtype, a shape and a place in shared memory. NumPy, torch and DLPack consumers see it without a copy;
