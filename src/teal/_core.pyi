@@ -300,7 +300,12 @@ class Slot:
 
     def is_for(self, session: Session, model: int, version: int) -> bool:
         """
-        Are its requests this session's, for this model and version (0: the current one)?
+        Are its requests this session's, for this model and version (0: the current one)? Not after outgrow().
+        """
+
+    def outgrow(self) -> None:
+        """
+        Its outputs did not fit: what calls on its inputs gets another slot over them.
         """
 
     @property
@@ -582,6 +587,12 @@ class WorkerSlot:
 
     @property
     def outputs(self) -> list[Tensor | None]: ...
+
+    @property
+    def rooms(self) -> list[tuple[int, int] | None]:
+        """
+        Address and bytes of the memory for outputs whose shape only the run can tell; None for all others. Valid as long as the binding.
+        """
 
     @property
     def wanted(self) -> list[bool]: ...
