@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <ctime>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "cpu/clock.hpp"
 #include "cpu/sum.hpp"
@@ -11,6 +13,20 @@ namespace teal {
 namespace {
 
 constexpr std::int64_t longest_us = 60'000'000;  // a minute: long enough for any test, short enough to wait out
+constexpr std::uint64_t preemptible_bytes = 128 * 1024;  // below, a run is shorter than any slice, and a stack of its own not worth it
+
+// Functions of other libraries are looked up when they are first called, under a lock: not where a kernel may be left.
+void look_up() noexcept {
+    static volatile std::size_t bytes = 1;
+    static std::byte from[1];
+    static std::byte to[1];
+    std::memmove(to, from, bytes);
+    (void)monotonic_ns();
+    (void)ticks_to_ns(1);
+    (void)sum_f32(nullptr, 0);
+    const timespec now{};
+    ::syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &now, nullptr);
+}
 
 bool refuse(std::string& error, const char* path, const std::string& text) {
     error = std::string(path) + ": " + text;
@@ -29,9 +45,12 @@ struct IdentityBinding final : Binding {
     std::vector<std::size_t> unplanned;  // strings, whose sizes vary, and what was made of outputs of unknown shape
 
     bool run(Run& run) noexcept override {
-        for (const Pair& pair : pairs)
-            // A client may well say that its output overlaps its input: its own business, but not undefined for us.
-            if (pair.bytes > 0) std::memmove(pair.to, pair.from, pair.bytes);
+        {
+            const Preemptible preemptible(run);
+            for (const Pair& pair : pairs)
+                // A client may well say that its output overlaps its input: its own business, but not undefined for us.
+                if (pair.bytes > 0) std::memmove(pair.to, pair.from, pair.bytes);
+        }
         for (const std::size_t i : unplanned) {
             const TensorDesc& from = run.descriptor->inputs[i];
             emit(run, i, static_cast<Dtype>(from.dtype), from.shape, from.rank, run.address(from), from.nbytes);  // bind() saw that it fits
@@ -41,6 +60,7 @@ struct IdentityBinding final : Binding {
 };
 
 struct Identity final : Kernel {
+    Preemption preemption() const noexcept override { return Preemption::anywhere; }
     std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
         const Descriptor& d = *run.descriptor;
         if (d.inputs.size() != d.outputs.size() || d.inputs.empty()) {
@@ -48,6 +68,7 @@ struct Identity final : Kernel {
             return nullptr;
         }
         auto binding = std::make_unique<IdentityBinding>();
+        std::uint64_t bytes = 0;
         for (std::size_t i = 0; i < d.inputs.size(); ++i) {
             const TensorDesc& from = d.inputs[i];
             const TensorDesc& to = d.outputs[i];
@@ -58,8 +79,9 @@ struct Identity final : Kernel {
             }
             if (varies) binding->unplanned.push_back(i);
             else if (run.address(from) != run.address(to))  // in place: nothing to do
-                binding->pairs.push_back({run.address(from), run.address(to), from.nbytes});
+                binding->pairs.push_back({run.address(from), run.address(to), from.nbytes}), bytes += from.nbytes;
         }
+        if (bytes >= preemptible_bytes) binding->preemption = Preemption::anywhere;
         return binding;
     }
 };
@@ -69,7 +91,8 @@ struct SumBinding final : Binding {
     std::byte* to = nullptr;
     std::uint64_t count = 0;
 
-    bool run(Run&) noexcept override {
+    bool run(Run& run) noexcept override {
+        const Preemptible preemptible(run);
         const double total = sum_f32(from, count);
         std::memcpy(to, &total, sizeof total);
         return true;
@@ -77,6 +100,7 @@ struct SumBinding final : Binding {
 };
 
 struct Sum final : Kernel {
+    Preemption preemption() const noexcept override { return Preemption::anywhere; }
     std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
         const Descriptor& d = *run.descriptor;
         if (d.inputs.size() != 1 || d.outputs.size() != 1) {
@@ -92,6 +116,7 @@ struct Sum final : Kernel {
         binding->from = reinterpret_cast<const float*>(run.address(d.inputs[0]));
         binding->to = run.address(d.outputs[0]);
         binding->count = d.inputs[0].nbytes / sizeof(float);
+        if (d.inputs[0].nbytes >= preemptible_bytes) binding->preemption = Preemption::anywhere;
         return binding;
     }
 };
@@ -108,22 +133,36 @@ struct TimeBinding final : Binding {
             run.message = "$.inputs[0]: " + std::to_string(us) + " microseconds, expected 0 to 60000000";
             return false;
         }
-        std::int64_t result = us;
-        if (spin) {
-            const std::int64_t start = monotonic_ns();
-            while (monotonic_ns() - start < us * 1000) cpu_relax();
-            result = monotonic_ns() - start;
-        } else {
-            timespec time{us / 1'000'000, us % 1'000'000 * 1000};
-            ::clock_nanosleep(CLOCK_MONOTONIC, 0, &time, nullptr);
-        }
+        const std::int64_t result = spin ? spin_for_ns(run, us * 1000) : us;
+        if (!spin) sleep_until(run, monotonic_ns() + us * 1000);
         std::memcpy(to, &result, sizeof result);
         return true;
+    }
+
+    // On the core, and not beside it. Returns how long it was there.
+    static std::int64_t spin_for_ns(const Run& run, std::int64_t ns) noexcept {
+        const Preemptible preemptible(run);
+        const std::int64_t start = monotonic_ns();
+        for (;;) {
+            const std::int64_t now = monotonic_ns();  // before `away`: left in between, it takes longer and not shorter
+            const std::int64_t spent = now - start - ticks_to_ns(run.away_now());
+            if (spent >= ns) return spent;
+            cpu_relax();
+        }
+    }
+
+    // By the clock: what passes while it is left is slept too.
+    static void sleep_until(const Run& run, std::int64_t until) noexcept {
+        const Preemptible preemptible(run);
+        const timespec time{until / 1'000'000'000, until % 1'000'000'000};
+        // The call itself, which knows nothing of cancelled threads. A signal ends it early.
+        while (monotonic_ns() < until) ::syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr);
     }
 };
 
 struct Time final : Kernel {
     explicit Time(bool spins) : spin(spins) {}
+    Preemption preemption() const noexcept override { return Preemption::anywhere; }
     std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
         const Descriptor& d = *run.descriptor;
         if (d.inputs.size() != 1 || d.outputs.size() != 1) {
@@ -139,6 +178,7 @@ struct Time final : Kernel {
         binding->from = run.address(d.inputs[0]);
         binding->to = run.address(d.outputs[0]);
         binding->spin = spin;
+        binding->preemption = Preemption::anywhere;
         return binding;
     }
     bool spin;
@@ -147,6 +187,7 @@ struct Time final : Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_builtin(std::string_view name) {
+    look_up();
     if (name == "identity") return std::make_unique<Identity>();
     if (name == "sum") return std::make_unique<Sum>();
     if (name == "sleep") return std::make_unique<Time>(false);

@@ -3,8 +3,14 @@
 // Theory of operation: a Kernel is one loaded model version in one worker. For each slot that calls it, it
 // makes a Binding once: everything that can be prepared for these addresses and shapes. A request then
 // only runs the binding. Both live in one thread, the worker's.
+//
+// A binding that can be preempted says how (docs/preemption.md). `yields`: it looks from time to time whether it should leave, returns with
+// run.left set, and goes on when it is run again. `anywhere`: it is run on a stack of its own, and while it holds a Preemptible it may be
+// left at any instruction, gone on with later, or never. There it takes no lock and no memory, calls nothing that does, owns nothing, and
+// uses no memory that another run of the kernel uses too. Loads and stores to its tensors, and arithmetic, are all that is left.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,6 +23,29 @@ namespace teal {
 
 // Where a run of a device model took place; `none` for models without a device.
 enum class Path : std::uint8_t { none = 0, cpu, resident, launch };
+
+enum class Preemption : std::uint8_t { none = 0, yields, anywhere };
+
+// What stands between a kernel and being left at any instruction. One thread's: its kernels, and its signal handler.
+class Gate {
+public:
+    void open() noexcept {
+        inside_.store(true, std::memory_order_relaxed);
+        // SYNC: signal fences pair with those in the handler: it sees the gate open, or we see its note.
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (noted_.load(std::memory_order_relaxed)) [[unlikely]] opened();
+    }
+    void shut() noexcept {
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        inside_.store(false, std::memory_order_relaxed);
+    }
+
+protected:
+    ~Gate() = default;
+    virtual void opened() noexcept = 0;  // with a note pending
+    std::atomic<bool> inside_{false};
+    std::atomic<bool> noted_{false};
+};
 
 // The slot that a binding is made for, beyond its tensors: what a kernel needs that serves the slot's device line.
 struct SlotPlace {
@@ -50,6 +79,14 @@ struct Run {
     bool chained = false;                        // some inputs are outputs of requests that ended before
     bool handed_over = false;                    // the host ends this request (a spill)
 
+    // Preemption, set by the worker; all null for a run that is not to be left.
+    Gate* gate = nullptr;                        // `anywhere`: see Preemptible
+    bool (*leave)(Run&) = nullptr;               // `yields`: should it leave now? It then returns true from run(), with `left` set
+    void* leave_context = nullptr;
+    bool left = false;                           // not at its end: run() goes on with it
+    std::uint64_t away = 0;                      // ticks that it spent off the thread so far; changes while it is left
+    [[nodiscard]] std::uint64_t away_now() const noexcept { return __atomic_load_n(&away, __ATOMIC_RELAXED); }
+
     // A binding with work of its own around the kernel says when the kernel itself begins and is done. done() answers the client at
     // once if every output was written in place: whatever comes after it is off the caller's path, and may not touch the tensors.
     std::uint64_t started = 0;                   // ticks
@@ -66,11 +103,29 @@ struct Run {
 // Stores an unplanned output (copied: counted) and its shape. False when it does not fit its capacity.
 bool emit(Run& run, std::size_t output, Dtype dtype, const std::int64_t* shape, std::size_t rank, const void* data, std::uint64_t nbytes) noexcept;
 
+// While it lives, the kernel may be left at any instruction: see above. It may be made again and again.
+class Preemptible {
+public:
+    explicit Preemptible(const Run& run) noexcept : gate_(run.gate) {
+        if (gate_ != nullptr) gate_->open();
+    }
+    ~Preemptible() {
+        if (gate_ != nullptr) gate_->shut();
+    }
+    Preemptible(const Preemptible&) = delete;
+    Preemptible& operator=(const Preemptible&) = delete;
+
+private:
+    Gate* gate_;
+};
+
 class Binding {
 public:
     Path path = Path::none;                   // of the last run
+    Preemption preemption = Preemption::none; // fixed when it is made
     virtual ~Binding() = default;
     virtual bool run(Run& run) noexcept = 0;  // false: failed, run.message says why
+    virtual void drop() noexcept {}           // a run that has left never goes on
 };
 
 class Kernel {
@@ -78,6 +133,8 @@ public:
     virtual ~Kernel() = default;
     // Null when the tensors do not suit the kernel; `error` then says what, where and what was expected.
     virtual std::unique_ptr<Binding> bind(const Run& run, std::string& error) = 0;
+    // The most that its bindings can.
+    [[nodiscard]] virtual Preemption preemption() const noexcept { return Preemption::none; }
 };
 
 }  // namespace teal
