@@ -743,6 +743,16 @@ class Bell:
     @property
     def rung(self) -> int: ...
 
+def parse_link(spec: str) -> dict[str, Any]:
+    """
+    What a link's specification means: kind, figures in ns, tricks, and its shortest text. Raises InvalidArgument.
+    """
+
+def measure_link(spec: str, n: int) -> list[tuple[str, int, list[int]]]:
+    """
+    Each primitive of a link: its name, the ns asked, and the ns that each of n tries took. Raises InvalidArgument.
+    """
+
 def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
     """Nanoseconds of each bare round trip between two cores: the floor."""
 
