@@ -42,6 +42,7 @@ NB_MODULE(_core, m) {
     teal::bind_host(m);
     teal::bind_worker(m);
     teal::bind_bpf(m);
+    teal::bind_trace(m);
     teal::bind_measure(m);
     teal::bind_device(m);
     teal::bind_systems(m);

@@ -57,8 +57,10 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
         changed["memory"] = argument.whole(given["agent_memory"], 1 << 24, 1 << 46, f"{path}.agent_memory")
     options = replace(base, **changed)
     if options.placement == "auto" and options.core is None:
-        raise InvalidArgument('"auto" moves between a core of its own and the workers\': give agent_core too',
-                              path=f"{path}.placement")  # fmt: skip
+        raise InvalidArgument(
+            f"{options.placement!r} moves between the workers' cores and one of its own: give agent_core= too",
+            path=f"{path}.placement",
+        )
     return options
 
 

@@ -57,6 +57,10 @@ class AgentProcess:
     def pid(self) -> int:
         return 0 if self._process is None else self._process.pid
 
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,7 +69,7 @@ class AgentProcess:
         os.set_blocking(write_end, True)
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        environment |= {name: "1" for name in _LIBRARIES_ALONE}  # threads that a library starts would have no walls
+        environment |= dict.fromkeys(_LIBRARIES_ALONE, "1")  # threads that a library starts would have no walls
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "teal.agents.process", str(theirs.fileno())],

@@ -78,7 +78,7 @@ class Begun(Message, tag="begun"):
     """The policies are made and the walls are up; ``error``: or not, and it ends."""
 
     pid: int
-    walls: dict[str, bool | int | str] = {}
+    walls: dict[str, bool | int | str] = msgspec.field(default_factory=dict)
     error: Failure | None = None
 
 
@@ -92,7 +92,7 @@ class Seated(Message, tag="seated"):
 
 class Changed(Message, tag="changed"):
     pool: str
-    settings: dict[str, str] = {}  # all of them, as they are now
+    settings: dict[str, str] = msgspec.field(default_factory=dict)  # all of them, as they are now
     error: Failure | None = None
 
 

@@ -96,6 +96,20 @@ class Seat:
         self._pool.sweeper.free_seat(self.index, incarnation.number)
         incarnation.close()
 
+    def bound(self, max_wait_ns: int, local_fast_path: bool) -> None:
+        """How long a request may wait for a decision, and whether one that finds an idle worker waits for none."""
+        self._pool.sweeper.set_seat(self.index, max_wait_ns, local_fast_path)
+
+    def state(self) -> dict[str, Any]:
+        """active, why (it is not), refused (by reason), desk (what the agent says of itself)."""
+        found: dict[str, Any] = self._pool.sweeper.seat_state(self.index)
+        return found
+
+    def fallen(self) -> dict[str, int]:
+        """heart_ms: since its last beat; waited_ms: of the request that waited longest; requests: that were queued."""
+        found: dict[str, int] = self._pool.sweeper.seat_fallen(self.index)
+        return found
+
     def numbers(self) -> dict[str, Any]:
         """Of the incarnation that counts, or counted last; records.AgentStatistics."""
         found: dict[str, Any] = self._pool.sweeper.seat(self.index)
