@@ -153,8 +153,8 @@ class Escapes(Plain):
 
     def tries(self) -> Any:
         attempts = {
-            "read a file": lambda: open("/etc/passwd"),
-            "write a file": lambda: open("/tmp/teal-escaped", "w"),
+            "read a file": lambda: os.open("/etc/passwd", os.O_RDONLY),
+            "write a file": lambda: os.open("/tmp/teal-escaped", os.O_WRONLY | os.O_CREAT),
             "connect": lambda: socket.create_connection(("127.0.0.1", 9)),
             "fork": os.fork,
             "signal its parent": lambda: os.kill(os.getppid(), 0),

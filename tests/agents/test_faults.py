@@ -10,9 +10,9 @@ import threading
 import time
 
 import pytest
+from agents_fixtures import alive, odd, right, until
 
 import teal
-from agents_fixtures import alive, odd, right, until
 from teal import _core
 
 

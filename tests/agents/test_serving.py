@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from agents_fixtures import alive, odd, right, until
 
 import teal
-from agents_fixtures import alive, odd, right, until
 
 
 @pytest.mark.parametrize("policy", ["fifo", "edf", "shinjuku:quantum=1ms", "Plain"])

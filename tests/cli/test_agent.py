@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ Typed = Callable[[Any], Any]
 
 
 @pytest.fixture
-def at(serve: Serve, typed: Typed) -> Iterator[Callable[..., Any]]:
+def at(serve: Serve, typed: Typed) -> Callable[..., Any]:
     """``at("agent ls")``: that command, against a host with an agent in its second pool."""
     host = serve("--pool", "fast:policy=shinjuku:quantum=1ms,link=shm", "--load", "echo=builtin:identity",
                  "--load", "fast:sum=builtin:sum")  # fmt: skip
@@ -28,7 +28,7 @@ def at(serve: Serve, typed: Typed) -> Iterator[Callable[..., Any]]:
         return typed([*line.split(), "--host", host.name])
 
     run.address = host.ready["address"]  # type: ignore[attr-defined]
-    yield run
+    return run
 
 
 def calls(at: Any, model: str, count: int) -> None:
@@ -115,7 +115,8 @@ def test_help_has_an_example(typed: Typed) -> None:
 
 def test_a_policy_of_ones_own(at: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
-        "from teal.agents import Policy\n\n\nclass Mine(Policy):\n    def __init__(self):\n        self.waiting = []\n\n"
+        "from teal.agents import Policy\n\n\nclass Mine(Policy):\n"
+        "    def __init__(self):\n        self.waiting = []\n\n"
         "    def runnable(self, request):\n        self.waiting.append(request)\n\n"
         "    def pick(self, worker):\n        return self.waiting.pop() if self.waiting else None\n"
     )

@@ -56,8 +56,9 @@ def parse(text: str, path: str = "$.policy") -> PolicySpec:
 
 
 def _wrong(text: str, path: str) -> InvalidArgument:
+    shown = text[:80]
     return InvalidArgument(
-        f"{text[:80]!r}, expected a policy such as shinjuku:quantum=50us, path/to/file.py:Class or package.module:Class",
+        f"{shown!r}, expected a policy such as shinjuku:quantum=50us, path/to/file.py:Class or package.module:Class",
         path=path,
     )
 
