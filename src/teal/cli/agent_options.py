@@ -12,8 +12,8 @@ from teal.cli import options as shared
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--link", type=click.Choice(["shm", "pcie", "cxl"]),
-                 help="What the agent is spoken to over: memory, or an emulated link [default: shm]"),
+    click.option("--link", metavar="LINK",
+                 help="Over memory (shm), or an emulated link: pcie, cxl, pcie:read=900ns,… [default: shm]"),
     click.option("--agent-core", type=int, metavar="N", help="A core of the agent's own."),
     click.option("--placement", type=click.Choice(["offload", "host", "auto"]),
                  help="On its own core, on the workers' cores, or moved by load [default: offload]"),

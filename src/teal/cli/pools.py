@@ -75,7 +75,7 @@ def _value(name: str, text: str) -> Any:
         return cores(text, "--pool")
     if name in _SIZES:
         return options.size(text, "--pool")
-    if name == "policy":
+    if name in ("policy", "link"):
         return text.replace(";", ",")
     if name == "local_fast_path":
         if text not in ("yes", "no"):

@@ -23,8 +23,8 @@ class SeatStatistics:
     decisions when a worker took them up. hits, misses: looks of a worker that found a decision staged, or none though
     requests waited; refused: decisions by the reason; bugs: those that no correct agent meets. local: requests that
     ran without a decision; left: those that left their worker and were offered again; lost: messages that found the
-    ring full, after which the agent reads all words anew. queued: requests that wait now. events, decisions,
-    events_per_s: as the agent says."""
+    ring full, after which the agent reads all words anew. queued: requests that wait for its decisions now. events,
+    decisions, runnable, busy_ns, errors, rescans: as the agent says."""
 
     pool: str
     incarnation: int
@@ -99,7 +99,7 @@ def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
         completed=raw["completed"],
         refused=refused,
         bugs=raw["bugs"],
-        queued=raw["queued"],
+        queued=raw["offered"],
         runnable=desk["runnable"],
         events=desk["events"],
         decisions=desk["decisions"],

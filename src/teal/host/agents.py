@@ -100,14 +100,13 @@ class Agent:
         """That crew serves no more, through no wish of ours. Called once for each that does."""
         if crew is not self.crew or self.state == "stopped":
             return
-        waited = crew.fall_back()
+        crew.fall_back(why)
         self.crew = None
         self.state, self.why = "fallen", why
         if self.watch is not None:
             self.watch.stop()
         delay = self._backoff.failed(self._now())
-        more = {name: number for name, number in waited.items() if number}
-        self.note("fallback", crew, why, bad=True, again_in_s=round(delay, 3), **more)
+        self.note("fallback", crew, why, bad=True, again_in_s=round(delay, 3))
         self.agents.spawn(crew.leave(kill=True))
         self._restart = self.agents.spawn(self._start_again(delay))
 
@@ -160,7 +159,7 @@ class Agent:
             "moves": self.watch.moves if self.watch is not None else 0,
             "served_s": crew.served(self._now()) if crew else 0.0,
             "walls": dict(crew.walls) if crew else {},
-            "seats": {pool.name: pool.seat.numbers() for pool in self.pools} if crew else {},
+            "seats": crew.numbers() if crew else {},
         }
 
 

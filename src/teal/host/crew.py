@@ -91,6 +91,7 @@ class Crew:
             order = orders.TakeSeat(pool.name, pool.seat.index, incarnation.number, self.options.link, spin_ns)
             key = f"seated {pool.name} {incarnation.number}"
             seated = await self.process.ask(order, key, _ANSWER, (incarnation.agent_view, incarnation.desk))
+            incarnation.handed_over()
             if seated.error is not None:
                 wire.raise_failure(seated.error)
 
@@ -99,9 +100,9 @@ class Crew:
         if self.process.gone:
             raise PeerDied("agent", self.process.why or "it ended before it could serve")
         self._since, self._until = self._now(), None
-        for pool in self._pools:
+        for pool, spec in zip(self._pools, self._specs, strict=True):
             pool.seat.bound(self.options.max_wait_ns, self.options.local_fast_path)
-            pool.seat.activate(self._incarnations[pool.name])
+            pool.seat.activate(self._incarnations[pool.name], str(spec))
 
     # ---- while it serves -------------------------------------------------------------------------------------------
 
@@ -135,6 +136,10 @@ class Crew:
             for f in looked.figures
         ]
 
+    def numbers(self) -> dict[str, dict[str, Any]]:
+        """Of its seats, by pool."""
+        return {pool.name: pool.seat.numbers(self.incarnation(pool)) for pool in self._pools}
+
     def move(self, own: bool) -> None:
         """To its own core, or to those of the workers, where it sleeps at once when there is nothing to do."""
         self.process.place(self.cores(own))
@@ -143,24 +148,20 @@ class Crew:
 
     # ---- down ------------------------------------------------------------------------------------------------------
 
-    def fall_back(self) -> dict[str, Any]:
-        """The pools go on by themselves. What the core knows of how it fell, added up over the pools."""
-        self._until = self._now()
-        found: dict[str, Any] = {}
-        for pool in self._pools:
-            incarnation = self._incarnations.get(pool.name)
-            if incarnation is not None:
-                pool.seat.fall_back(incarnation)
-                for name, number in pool.seat.fallen().items():
-                    found[name] = max(found.get(name, 0), number)
-        return found
-
-    async def leave(self, *, kill: bool = False) -> None:
-        """It goes, and everything that it had."""
+    def fall_back(self, why: str) -> None:
+        """The pools go on by themselves."""
         self._until = self._until or self._now()
         for pool in self._pools:
             if (incarnation := self._incarnations.get(pool.name)) is not None:
-                pool.seat.fall_back(incarnation)
+                pool.seat.fall_back(incarnation, why)
+
+    def incarnation(self, pool: Pool) -> Incarnation:
+        """Where it sits at that pool."""
+        return self._incarnations[pool.name]
+
+    async def leave(self, *, kill: bool = False) -> None:
+        """It goes, and everything that it had."""
+        self.fall_back("it leaves")
         if self.process.started and not self.process.gone:
             if kill:
                 self.process.end("it was ended")

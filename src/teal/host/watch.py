@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from teal.host.placement import Place, Placement
 
@@ -63,33 +63,33 @@ class Watch:
 
     def _wrong(self, pool: Pool) -> str:
         """Why it cannot go on at that pool; nothing: it can."""
-        state = pool.seat.state()
-        if not state["active"]:
-            return str(state["why"]) or "the core took its rights"
+        incarnation = self._crew.incarnation(pool)
+        if why := pool.seat.why_not(incarnation):
+            return why
         now = time.monotonic()
         if now - self._bugs_since >= 1.0:
             self._bugs_since = now
             self._bugs.clear()
-        bugs = sum(state["refused"].get(name, 0) for name in _FATAL)
-        first = self._bugs.setdefault(pool.name, bugs)
-        if bugs - first > _MOST_BUGS:
-            worst = max(_FATAL, key=lambda name: state["refused"].get(name, 0))
-            return f"more than {_MOST_BUGS} of its decisions in a second make no sense, most of them {worst}"
+        bugs, _, _ = pool.seat.pulse(incarnation)
+        if bugs - self._bugs.setdefault(pool.name, bugs) > _MOST_BUGS:
+            refused = pool.seat.numbers(incarnation)["refused"]
+            worst = max(_FATAL, key=lambda name: int(refused[name]))
+            return f"more than {_MOST_BUGS} of its decisions in a second made no sense, most of them {worst}"
         return ""
 
     def _look_at_load(self) -> None:
         now = time.monotonic()
         busy = events = 0.0
         for pool in self._agent.pools:
-            desk: dict[str, Any] = pool.seat.state()["desk"]
+            _, busy_ns, seen = pool.seat.pulse(self._crew.incarnation(pool))
             before = self._before.get(pool.name)
-            self._before[pool.name] = (now, desk["busy_ns"], desk["events"])
+            self._before[pool.name] = (now, busy_ns, seen)
             if before is None or now <= before[0]:
                 return
             seconds = now - before[0]
             # The agent's own words: cut to what is possible.
-            busy += min(1.0, max(0.0, (desk["busy_ns"] - before[1]) / 1e9 / seconds))
-            events += max(0.0, (desk["events"] - before[2]) / seconds)
+            busy += min(1.0, max(0.0, (busy_ns - before[1]) / 1e9 / seconds))
+            events += max(0.0, (seen - before[2]) / seconds)
         to = self._placement.look(now, min(1.0, busy), events)
         if to is not None:
             self._crew.move(to is Place.OFFLOAD)

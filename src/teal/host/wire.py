@@ -328,6 +328,7 @@ class AddSeat(Message, tag="add_seat"):
 
     seat: int
     incarnation: int
+    link: str = "shm"
 
 
 class DropSeat(Message, tag="drop_seat"):
