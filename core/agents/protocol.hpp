@@ -6,8 +6,8 @@
 //     they read is copied once and checked against what they know themselves.
 // Nothing here has a pointer, and each side keeps its own positions in memory of its own.
 //
-// Sequence numbers. Each message about a request raises that request's tseq, each message raises the seat's aseq; both are in the message, and
-// in the status word. A transaction names the tseq (and, when it asks for it, the aseq) that it was decided on; if the world has moved on
+// Sequence numbers. Each message about a request raises that request's tseq (latch_failure, which changes nothing about it, does not), each
+// message raises the seat's aseq; both are in the message, and the tseq is in the status word, which is written before the message. A transaction names the tseq (and, when it asks for it, the aseq) that it was decided on; if the world has moved on
 // it is refused as stale. So a decision can be late, and never wrong.
 //
 // The order of the fields is the order they are read in; every struct is whole cache lines.
@@ -46,8 +46,9 @@ enum class MessageType : std::uint16_t {
     // about a worker (object: its index)
     worker_available = 128,  // it has nothing to do and nothing staged
     worker_busy,             // it runs something that was not decided here (the local default, another seat)
-    worker_tick,             // a look of the sweeper while requests are out: once a millisecond
+    worker_tick,             // a look of the sweeper while requests are out: once a millisecond; object: no_object, all of them
     worker_gone,             // it died or was taken away; what was staged for it is void
+    worker_came,             // a process is at that place (again)
     // about the agent
     agent_timer = 192,    // a time that the agent asked for has come
     agent_wakeup,         // somebody rang; look at the settings
@@ -99,6 +100,7 @@ inline constexpr std::uint16_t message_preemptible = 1;  // Message.flags: its k
 inline constexpr std::uint16_t message_yields = 2;       // … but at its own yield points only
 inline constexpr std::uint16_t message_latched = 4;      // what it is about had been staged
 inline constexpr std::uint16_t message_failed = 8;       // request_done: failed
+inline constexpr std::uint16_t message_taken = 16;       // request_blocked: a worker took it along with another one; request_done follows
 
 // 60 bytes: the payload of a ring slot. Fields that a type does not use are 0.
 struct Message {
@@ -245,6 +247,7 @@ struct DeskHeader {
 };
 static_assert(sizeof(DeskHeader) == 320);
 
+// Three lines by who touches them: what never changes; the writer's own; what the agent looks at in each step.
 struct ViewHeader {
     std::uint32_t magic, version;
     std::uint32_t seat, incarnation;
@@ -253,14 +256,15 @@ struct ViewHeader {
     std::uint32_t link;                             // 0: shm; else the emulated link's kind (core/link)
     std::uint64_t view_size, desk_size;
     std::uint8_t pad0[16];
-    alignas(64) std::atomic<std::uint32_t> aseq;    // messages written so far
-    std::atomic<std::uint32_t> head;
-    std::atomic<std::uint64_t> overflow;            // messages that found the ring full: rescan when it changes
-    std::atomic<std::uint32_t> active;              // 1: this agent's decisions count
-    std::uint32_t pad2;
+    alignas(64) std::atomic<std::uint32_t> aseq;    // messages written so far, those that found the ring full among them
+    std::atomic<std::uint32_t> head;                // position in the ring: messages written into it
+    std::uint32_t known_tail;                       // DeskHeader.tail as it was read last
+    std::uint8_t pad1[52];
+    alignas(64) std::atomic<std::uint64_t> overflow;  // times messages were lost, or all words written anew: rescan when it changes
     std::atomic<std::uint64_t> settings;            // changes when the settings did
-    std::uint8_t pad1[24];
+    std::atomic<std::uint32_t> active;              // 1: this agent's decisions count
+    std::uint8_t pad2[44];
 };
-static_assert(sizeof(ViewHeader) == 128);
+static_assert(sizeof(ViewHeader) == 192);
 
 }  // namespace teal

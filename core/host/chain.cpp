@@ -24,7 +24,7 @@ bool Chain::read(const Descriptor& descriptor, std::uint32_t awaited, std::strin
     for (std::uint32_t i = 0; i < descriptor.inputs.size(); ++i) {
         const TensorDesc& tensor = descriptor.inputs[i];
         if ((tensor.flags & tensor_chained) == 0) continue;
-        Link link;
+        ChainLink link;
         if (!link_of(tensor, link) || link.awaited >= awaited)
             return fail(error, path_of(i) + ": is to come from request " + std::to_string(link.awaited) + " of those this one waits for, and there are " + std::to_string(awaited));
         inputs_.push_back({i, tensor, link});

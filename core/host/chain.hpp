@@ -48,7 +48,7 @@ private:
     struct Input {
         std::uint32_t index;
         TensorDesc planned;
-        Link link;
+        ChainLink link;
     };
     Found find(const SessionMap& map, const AfterLine& after, const Input& input, bool ahead, const FetchSpill& fetch, TensorDesc& found, std::string& error);
     bool find_spilled(const SessionMap& map, const Input& input, std::uint32_t id, const FetchSpill& fetch, TensorDesc& found, std::string& error);

@@ -33,7 +33,7 @@ struct TensorPlan {
     std::uint64_t capacity = 0;          // bytes; 0: exactly what the shape needs
     std::int32_t in_place = -1;          // output: lies in the memory of this input
     std::optional<Place> place = std::nullopt;  // lies there; whoever loans the slot has a Hold on it
-    std::optional<Link> link = std::nullopt;    // input with a place: comes there as this output of another request
+    std::optional<ChainLink> link = std::nullopt;    // input with a place: comes there as this output of another request
 };
 
 struct ClientSlot;

@@ -32,7 +32,7 @@ bool check_tensor(const std::vector<RegionView>& regions, const TensorDesc& t, b
     if (t.offset % dtype_info(static_cast<Dtype>(t.dtype)).size != 0)
         return fail(error, path_of(output, i, "offset") + ": " + std::to_string(t.offset) + " is not aligned for its dtype");
     if ((t.flags & tensor_chained) != 0) {
-        Link link;
+        ChainLink link;
         if (output || t.flags != tensor_chained) return fail(error, path_of(output, i, "flags") + ": " + std::to_string(t.flags) + ", only an input can be chained");
         if (t.rank != 0 || !link_of(t, link)) return fail(error, path_of(output, i, "shape") + ": not a link to an output");
         return true;
@@ -101,7 +101,7 @@ bool read_descriptor(const std::vector<RegionView>& regions, std::uint32_t regio
     return true;
 }
 
-bool link_of(const TensorDesc& tensor, Link& link) noexcept {
+bool link_of(const TensorDesc& tensor, ChainLink& link) noexcept {
     for (std::size_t i = 0; i < 3; ++i)
         if (tensor.shape[i] < 0 || tensor.shape[i] >= INT64_C(0xffffffff)) return false;
     if (tensor.shape[3] < 0) return false;
@@ -112,7 +112,7 @@ bool link_of(const TensorDesc& tensor, Link& link) noexcept {
     return true;
 }
 
-void set_link(TensorDesc& tensor, const Link& link) noexcept {
+void set_link(TensorDesc& tensor, const ChainLink& link) noexcept {
     tensor.flags = tensor_chained;
     tensor.rank = 0;
     std::memset(tensor.shape, 0, sizeof tensor.shape);
@@ -122,7 +122,7 @@ void set_link(TensorDesc& tensor, const Link& link) noexcept {
     tensor.shape[3] = static_cast<std::int64_t>(link.block);
 }
 
-bool read_output(const std::vector<RegionView>& regions, const Link& link, bool reshaped, TensorDesc& out, std::string& error) {
+bool read_output(const std::vector<RegionView>& regions, const ChainLink& link, bool reshaped, TensorDesc& out, std::string& error) {
     if (link.region >= regions.size() || regions[link.region].base == nullptr)
         return fail(error, "its source's block: " + std::to_string(link.region) + " is not a region of this session");
     const RegionView view = regions[link.region];

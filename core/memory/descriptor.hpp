@@ -7,7 +7,7 @@
 // a request fails. BYTES tensors hold u64 offsets[count + 1] (offsets[0] == 0, ascending, relative to the
 // end of the table), then the bytes.
 //
-// A chained input is the output of another request of the session, which ends before this one runs. The client says which (Link);
+// A chained input is the output of another request of the session, which ends before this one runs. The client says which (ChainLink);
 // what it is (dtype, shape, size) is taken from that request's block once it has ended.
 //
 // Hostile by default: read_descriptor() copies the block out once and then checks the copy.
@@ -30,11 +30,11 @@ inline constexpr std::uint32_t max_message = 4096;
 enum TensorFlags : std::uint16_t {
     tensor_absent = 1,     // optional input that is not given, or output that is not wanted
     tensor_unplanned = 2,  // output: shape unknown to the client; `capacity` bytes may be used, worker writes shape and nbytes
-    tensor_chained = 4,    // input: another request's output, planned to lie here; `shape` holds a Link, rank is 0
+    tensor_chained = 4,    // input: another request's output, planned to lie here; `shape` holds a ChainLink, rank is 0
 };
 
 // Where a chained input comes from.
-struct Link {
+struct ChainLink {
     std::uint32_t awaited = 0;  // which of those that the request waits for (AfterLine.on)
     std::uint32_t output = 0;   // of that request
     std::uint32_t region = 0;   // its descriptor block
@@ -87,12 +87,12 @@ std::uint64_t descriptor_bytes(std::size_t n_in, std::size_t n_out, std::uint32_
 bool read_descriptor(const std::vector<RegionView>& regions, std::uint32_t region, std::uint64_t offset, Descriptor& out, std::string& error);
 
 // A chained input's link, and the other way round. False: its numbers are none.
-bool link_of(const TensorDesc& tensor, Link& link) noexcept;
-void set_link(TensorDesc& tensor, const Link& link) noexcept;
+bool link_of(const TensorDesc& tensor, ChainLink& link) noexcept;
+void set_link(TensorDesc& tensor, const ChainLink& link) noexcept;
 
 // The output that a link leads to, as an input: copied once, then checked. `reshaped`: its worker wrote what it is; without that
 // an unplanned one is not known (false, and `error` stays empty).
-bool read_output(const std::vector<RegionView>& regions, const Link& link, bool reshaped, TensorDesc& out, std::string& error);
+bool read_output(const std::vector<RegionView>& regions, const ChainLink& link, bool reshaped, TensorDesc& out, std::string& error);
 
 // Checks a BYTES tensor's offset table (already copied to private memory) against the bytes that follow it.
 bool check_bytes_table(const std::uint64_t* offsets, std::uint64_t count, std::uint64_t nbytes, std::string& error);

@@ -13,7 +13,7 @@ namespace {
 
 using namespace teal::tests;
 using teal::Dtype;
-using teal::Link;
+using teal::ChainLink;
 using teal::Reason;
 using teal::State;
 using teal::TensorDesc;
@@ -114,7 +114,7 @@ Shared taking(const Client& client, const std::vector<Shared>& from) {
         const TensorDesc& output = from[i]->outputs[0];
         teal::TensorPlan one = plan(Dtype::i64, {}, 0, output.capacity);
         one.place = teal::Place{output.region, output.offset};
-        one.link = Link{i, 0, from[i]->region, from[i]->offset};
+        one.link = ChainLink{i, 0, from[i]->region, from[i]->offset};
         inputs.push_back(one);
         holds.push_back({from[i]->memory, from[i], from[i]->views, from[i].get(), true});
     }

@@ -57,7 +57,7 @@ void use_bytes_table(const std::byte* at, const teal::TensorDesc& tensor) {
 }
 
 void follow(const std::vector<teal::RegionView>& regions, const teal::TensorDesc& chained) {
-    teal::Link link;
+    teal::ChainLink link;
     if (!teal::link_of(chained, link)) fail("a chained input without a link");
     for (const bool reshaped : {false, true}) {
         teal::TensorDesc found{};
