@@ -42,7 +42,7 @@ bool OpenLoop::step() {
     if (start_ == 0) start_ = now;
     for (unsigned i = 0; i < most_submits; ++i)
         if (!submit(now)) break;
-    if (!out_.empty()) take(now);
+    if (!out_.empty()) take();
     return ended_ < arrivals_.size();
 }
 
@@ -73,13 +73,13 @@ bool OpenLoop::submit(std::uint64_t now) {
     return true;
 }
 
-void OpenLoop::take(std::uint64_t now) {
+void OpenLoop::take() {
     for (std::size_t i = 0; i < out_.size();) {
         if (!ClientSession::ended(*out_[i].slot->slot)) {
             ++i;
             continue;
         }
-        end(out_[i], now);
+        end(out_[i], ticks());  // the clock after the look: this thread may have lost its core since the step began
         out_[i] = out_.back();
         out_.pop_back();
     }

@@ -61,7 +61,7 @@ private:
         std::uint32_t arrival;
     };
     bool submit(std::uint64_t now);
-    void take(std::uint64_t now);
+    void take();
     void end(const Out& out, std::uint64_t now);
     void fail(std::uint32_t arrival, std::string why);
 
