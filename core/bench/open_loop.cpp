@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "base/error.hpp"
@@ -104,13 +105,18 @@ void OpenLoop::fail(std::uint32_t arrival, std::string why) {
     ++ended_;
 }
 
-void run_open_loop(OpenLoop& loop, const std::function<void()>& between, std::uint64_t patience_ns) {
+void run_open_loop(OpenLoop& loop, const std::function<void()>& between, std::uint64_t patience_ns, std::uint64_t nap_ns) {
     std::size_t ended = 0;
     std::uint64_t since = ticks();
     const std::uint64_t patience = ns_to_ticks(static_cast<std::int64_t>(patience_ns));
     for (unsigned turn = 0; loop.step(); ++turn) {
         if (between) between();
-        if (turn % 1024 != 0) continue;
+        if (nap_ns != 0) {
+            const timespec nap{static_cast<time_t>(nap_ns / 1'000'000'000), static_cast<long>(nap_ns % 1'000'000'000)};
+            ::nanosleep(&nap, nullptr);
+        } else if (turn % 1024 != 0) {
+            continue;
+        }
         if (loop.ended() != ended || loop.out() == 0) {
             ended = loop.ended();
             since = ticks();

@@ -77,7 +77,8 @@ private:
     bool held_up_ = false;                     // the next arrival waits for a slot
 };
 
-// Steps until all have ended; `between` runs after each step. Throws peer_died when nothing has ended for `patience_ns`.
-void run_open_loop(OpenLoop& loop, const std::function<void()>& between, std::uint64_t patience_ns);
+// Steps until all have ended; `between` runs after each step, then this thread sleeps for `nap_ns` (0: it does not). Throws peer_died when
+// nothing has ended for `patience_ns`.
+void run_open_loop(OpenLoop& loop, const std::function<void()>& between, std::uint64_t patience_ns, std::uint64_t nap_ns = 0);
 
 }  // namespace teal

@@ -45,11 +45,11 @@ std::vector<OpenArrival> arrivals_of(const Column<std::uint64_t>& at_ns, const C
 }
 
 nb::dict run(const nb::list& kinds, const Column<std::uint64_t>& at_ns, const Column<std::uint32_t>& kind, const Column<std::int64_t>& value,
-             std::uint32_t most_out, std::uint64_t patience_ns) {
+             std::uint32_t most_out, std::uint64_t patience_ns, std::uint64_t nap_ns) {
     OpenLoop loop(kinds_of(kinds), arrivals_of(at_ns, kind, value), most_out);
     {
         const nb::gil_scoped_release release;
-        run_open_loop(loop, {}, patience_ns);
+        run_open_loop(loop, {}, patience_ns, nap_ns);
     }
     const OpenResult& result = loop.result();
     nb::dict found;
@@ -65,11 +65,12 @@ nb::dict run(const nb::list& kinds, const Column<std::uint64_t>& at_ns, const Co
 
 void bind_wave(nb::module_& m) {
     m.def("open_loop", &run, nb::arg("kinds"), nb::arg("at_ns"), nb::arg("kind"), nb::arg("value"), nb::arg("most_out"), nb::arg("patience_ns"),
+          nb::arg("nap_ns") = 0,
           nb::sig("def open_loop(kinds: list[tuple[list[Slot], bool]], at_ns: NDArray[typing.Any], kind: NDArray[typing.Any], value: NDArray[typing.Any], "
-                  "most_out: int, patience_ns: int) -> dict[str, typing.Any]"),
+                  "most_out: int, patience_ns: int, nap_ns: int = 0) -> dict[str, typing.Any]"),
           "Sends requests when they are due (ns from the start, uint64), of a kind (uint32) and with a value (int64) each, whatever became of those before. "
           "A kind: its slots, and whether the value is written into input 0. Returns latency_ns and ended_ns (uint64 as bytes; all ones: failed), "
-          "most_late_ns, failed, failure. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.");
+          "most_late_ns, failed, failure. nap_ns: it sleeps so long between its looks; 0: never. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.");
 }
 
 }  // namespace teal
