@@ -43,6 +43,8 @@ NB_MODULE(_core, m) {
     teal::bind_worker(m);
     teal::bind_bpf(m);
     teal::bind_trace(m);
+    teal::bind_link(m);
+    teal::bind_wave(m);
     teal::bind_measure(m);
     teal::bind_device(m);
     teal::bind_systems(m);

@@ -743,6 +743,21 @@ class Bell:
     @property
     def rung(self) -> int: ...
 
+def parse_link(spec: str) -> dict[str, Any]:
+    """
+    What a link's specification means: kind, figures in ns, tricks, and its shortest text. Raises InvalidArgument.
+    """
+
+def measure_link(spec: str, n: int) -> list[tuple[str, int, list[int]]]:
+    """
+    Each primitive of a link: its name, the ns asked, and the ns that each of n tries took. Raises InvalidArgument.
+    """
+
+def open_loop(kinds: list[tuple[list[Slot], bool]], at_ns: NDArray[Any], kind: NDArray[Any], value: NDArray[Any], most_out: int, patience_ns: int) -> dict[str, Any]:
+    """
+    Sends requests when they are due (ns from the start, uint64), of a kind (uint32) and with a value (int64) each, whatever became of those before. A kind: its slots, and whether the value is written into input 0. Returns latency_ns and ended_ns (uint64 as bytes; all ones: failed), most_late_ns, failed, failure. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.
+    """
+
 def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
     """Nanoseconds of each bare round trip between two cores: the floor."""
 

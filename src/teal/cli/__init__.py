@@ -26,6 +26,7 @@ _COMMANDS = {
     "tune": "tune",
     "doctor": "doctor",
     "bench": "bench",
+    "link": "link",
     "demo": "demo",
     "config": "config",
     "version": "version",
