@@ -48,4 +48,5 @@ NB_MODULE(_core, m) {
     teal::bind_measure(m);
     teal::bind_device(m);
     teal::bind_systems(m);
+    teal::bind_policy(m);
 }
