@@ -305,7 +305,7 @@ void bind_views(nb::module_& m) {
         .def("__getattr__", [](nb::handle, const std::string& name) -> nb::object { throw nb::attribute_error(("this request has no attribute '" + name + "': set it first, as in Policy.new()").c_str()); },
              nb::sig("def __getattr__(self, name: str) -> Any"))
         .def("__repr__", [](const RequestView& v) { return "<Request " + std::to_string(v.value.index) + " of model " + std::to_string(v.value.model) + ">"; });
-    nb::class_<WorkerView>(m, "Worker", "A worker, as of the last call with it.")
+    nb::class_<WorkerView>(m, "PolicyWorker", "A worker, as of the last call with it.")
         .def_prop_ro("index", [](const WorkerView& v) { return v.value.index; })
         .def_prop_ro("running", [](const WorkerView& v) { return v.running; }, nb::sig("def running(self) -> Request | None"), "What it is believed to run.")
         .def_prop_ro("since_ns", [](const WorkerView& v) { return v.value.since_ns; }, "Since when it runs or idles.")

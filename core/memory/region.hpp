@@ -3,7 +3,7 @@
 // Theory of operation: create() makes an anonymous memfd, sizes it, reserves every page (fallocate),
 // writes the header page and seals the size, so that nobody who gets the descriptor can make another
 // process fault by truncating it. adopt() is the other end: it takes a descriptor that came over a
-// socket, believes fstat and the seals, checks the header against this build, and maps it. The header
+// socket, believes its size and the seals, checks the header against this build, and maps it. The header
 // is for people and version checks; after adopt() nothing in it is used for addressing.
 #pragma once
 

@@ -6,7 +6,8 @@ docs/agents.md.
 
 from __future__ import annotations
 
-from teal._core import Decision, Request, Worker
+from teal._core import Decision, Request
+from teal._core import PolicyWorker as Worker
 from teal.agents.policy import NameKind, Outcome, Policy
 from teal.agents.setting import Choice, Flag, PerName, Time, Weight, Whole
 from teal.agents.spec import PolicySpec, make, parse_policy, policy_names

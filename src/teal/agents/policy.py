@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, ClassVar
 from teal.agents.setting import Setting, settings_of
 
 if TYPE_CHECKING:
-    from teal._core import Decision, Request, Worker
+    from teal._core import Decision, Request
+    from teal._core import PolicyWorker as Worker
 
 
 class Outcome(enum.IntEnum):

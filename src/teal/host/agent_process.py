@@ -119,6 +119,10 @@ class AgentProcess:
         finally:
             self._waiting.pop(key, None)
 
+    def asked(self, key: str) -> bool:
+        """Does somebody wait for that report?"""
+        return key in self._waiting
+
     def _read(self) -> None:
         while self._socket is not None:
             try:

@@ -102,7 +102,7 @@ class Figures(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     pool: str
     policy: str = ""
     settings: dict[str, str] = {}
-    numbers: dict[str, int | float] = {}
+    numbers: dict[str, int] = {}
     dump: str = ""
 
 

@@ -113,7 +113,7 @@ class Crew:
                 log.warning("agent %s: %s", process.name, printable(line))
             process.end(why)
             self._agent.fell(self, why)
-        elif isinstance(report, orders.Looked):
+        elif isinstance(report, orders.Looked) and not process.asked("looked"):  # it was signalled
             for figures in report.figures:
                 for line in figures.dump.splitlines():
                     log.info("agent %s: %s: %s", process.name, printable(figures.pool), printable(line))

@@ -428,6 +428,13 @@ class Wanted(Message, tag="wanted"):
     generation: int
 
 
+class SeatAdded(Message, tag="seat_added"):
+    """This worker has the regions of that incarnation."""
+
+    seat: int
+    incarnation: int
+
+
 class Dropped(Message, tag="dropped"):
     what: str
     index: int
@@ -449,7 +456,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | SeatAdded | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

@@ -10,7 +10,8 @@ for a part that should go first (0: never).
 
 from __future__ import annotations
 
-from teal._core import Decision, Request, Worker
+from teal._core import Decision, Request
+from teal._core import PolicyWorker as Worker
 from teal.agents.policy import NameKind, Outcome, Policy
 from teal.agents.sched.part import Book, Part
 from teal.agents.setting import Choice, Time, Weight, Whole

@@ -7,7 +7,8 @@ with an earlier deadline waits for it, once it has run for ``quantum``.
 
 from __future__ import annotations
 
-from teal._core import Request, Worker
+from teal._core import PolicyWorker as Worker
+from teal._core import Request
 from teal.agents.policy import NameKind, Outcome, Policy
 from teal.agents.setting import Flag, PerName, Time
 from teal.agents.waiting import WaitHeap

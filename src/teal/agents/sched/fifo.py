@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from teal.agents.policy import Outcome, Policy
 from teal.agents.waiting import WaitList
-from teal._core import Request, Worker
+from teal._core import PolicyWorker as Worker
+from teal._core import Request
 
 
 class Fifo(Policy):

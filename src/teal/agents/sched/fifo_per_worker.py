@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 
-from teal._core import Request, Worker
+from teal._core import PolicyWorker as Worker
+from teal._core import Request
 from teal.agents.policy import Outcome, Policy
 from teal.agents.setting import Flag
 from teal.agents.waiting import Part, insert

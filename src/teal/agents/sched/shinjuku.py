@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from teal._core import Decision, Request, Worker
+from teal._core import Decision, Request
+from teal._core import PolicyWorker as Worker
 from teal.agents.policy import NameKind, Outcome, Policy
 from teal.agents.setting import Choice, PerName, Time
 from teal.agents.waiting import WaitList
