@@ -216,6 +216,7 @@ void Sweeper::watch_seats(std::uint64_t now) noexcept {
         else if (one->seat->agent_state() == AgentState::leaving) reason = "left";
         else if (limits_[i].wait_ns != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
         if (reason.empty()) continue;
+        if (one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns) reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         try {
             put_off(i, reason);
         } catch (const Error&) {

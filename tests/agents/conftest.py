@@ -16,8 +16,17 @@ sys.path.insert(0, str(Path(__file__).parent))  # agents_fixtures, odd_policies
 
 @pytest.fixture
 def agent_host() -> Iterator[teal.Host]:
-    """A host of the test's own, with two workers and a second pool."""
-    with teal.Host(f"agents-{uuid.uuid4().hex[:12]}", workers=2, pools={"other": {"workers": 1}}) as host:
+    """A host of the test's own, with two workers."""
+    with teal.Host(f"agents-{uuid.uuid4().hex[:12]}", workers=2) as host:
+        yield host
+
+
+@pytest.fixture
+def pools_host() -> Iterator[teal.Host]:
+    """The same with a second pool, and a model in each: "echo", and "other" in "other"."""
+    with teal.Host(f"agents-{uuid.uuid4().hex[:12]}", pools={"other": {}}) as host:
+        host.load("echo", "builtin:identity")
+        host.load("other", "builtin:identity", pool="other")
         yield host
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import random
 import socket
 import sys
 import time
@@ -170,13 +171,13 @@ class Escapes(Plain):
                 yield f"{name}: done"
 
     def view_anew(self) -> None:
-        for fd in self.regions():
+        for fd in _regions():
             os.close(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))
 
     def write_view(self) -> None:
         """Every descriptor of a region that cannot be written is tried; at least one has to be there."""
         refused = 0
-        for fd in self.regions():
+        for fd in _regions():
             if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
                 try:
                     os.write(fd, b"forged")
@@ -185,16 +186,87 @@ class Escapes(Plain):
         if refused:
             raise OSError("read-only")
 
-    def regions(self) -> list[int]:
-        """Descriptors that can be mapped: the seat's."""
-        found = []
-        for fd in range(3, 64):
-            try:
-                mmap.mmap(fd, 4096, prot=mmap.PROT_READ).close()
-            except (OSError, ValueError):
-                continue
-            found.append(fd)
-        return found
-
     def dump(self) -> str:
         return self.said
+
+
+class Names(Plain):
+    """Knows models by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[int, str] = {}
+        self.seen: set[str] = set()
+
+    def named(self, kind: Any, index: int, name: str) -> None:
+        if kind == 0:
+            self.names[index] = name
+
+    def runnable(self, request: Any) -> None:
+        self.seen.add(self.names.get(request.model, "?"))
+        super().runnable(request)
+
+    def dump(self) -> str:
+        return "seen " + " ".join(sorted(self.seen))
+
+
+class Scribbles(Plain):
+    """Writes random bytes all over its desk."""
+
+    def pick(self, worker: Any) -> Any:
+        for fd in _regions():
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+                size = os.lseek(fd, 0, os.SEEK_END)
+                with mmap.mmap(fd, size) as desk:
+                    for _ in range(200):
+                        at = CHANCE.randrange(4096, size - 64)
+                        desk[at : at + 16] = CHANCE.randbytes(16)
+        return super().pick(worker)
+
+
+class Forges(Plain):
+    """Decides for requests and workers that there are none of, with flags that make no sense."""
+
+    def pick(self, worker: Any) -> Any:
+        for fd in _regions():
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+                with mmap.mmap(fd, os.lseek(fd, 0, os.SEEK_END)) as desk:
+                    self.forge(desk)
+        return super().pick(worker)
+
+    def forge(self, desk: mmap.mmap) -> None:
+        """Sets every slot of the first workers ready with the serial that comes next there, or may."""
+        first = 4096 + 320
+        for worker in range(2):
+            for slot in range(4):
+                at = first + worker * 320 + 64 + slot * 64
+                serial = int.from_bytes(desk[at : at + 4], "little")
+                for later in (4, 8):
+                    word = (serial + later) | 1 << 32
+                    desk[at + 8 : at + 64] = CHANCE.randbytes(56)
+                    desk[at : at + 8] = word.to_bytes(8, "little")
+
+
+CHANCE = random.Random(3)
+
+
+def _regions() -> list[int]:
+    """Descriptors that can be mapped: the seat's."""
+    found = []
+    for fd in range(3, 64):
+        try:
+            mmap.mmap(fd, 4096, prot=mmap.PROT_READ).close()
+        except (OSError, ValueError):
+            continue
+        found.append(fd)
+    return found
+
+
+class Thinks(Plain):
+    """Is busy for a while about each request."""
+
+    def runnable(self, request: Any) -> None:
+        until = time.perf_counter_ns() + 200_000
+        while time.perf_counter_ns() < until:
+            pass
+        super().runnable(request)

@@ -190,3 +190,16 @@ def test_workers_that_die_are_told_of_the_seat(agent_host: teal.Host, echo: teal
     before = agent_host.agents["default"].seats["default"].completed
     right(echo, 100)
     assert agent_host.agents["default"].seats["default"].completed > before
+
+
+@pytest.mark.parametrize("policy", ["Scribbles", "Forges"])
+def test_a_liar_changes_no_answer(agent_host: teal.Host, echo: teal.Model, policy: str) -> None:
+    agent_host.agents.start("default", odd(policy))
+    for i in range(20):
+        right(echo, 50, 50 * i)
+    if policy == "Forges":
+        assert fell(agent_host)
+    agent_host.agents.upgrade("default", "fifo")
+    right(echo, 200)
+    assert agent_host.statistics().restarts == 0  # no worker of ours minded
+    assert agent_host.agents["default"].seats["default"].bugs == 0

@@ -149,43 +149,43 @@ def test_an_upgrade_that_fails_changes_nothing(agent_host: teal.Host, echo: teal
     right(echo, 20)
 
 
-def test_one_agent_for_several_pools_shares_its_process(agent_host: teal.Host, echo: teal.Model) -> None:
-    other = agent_host.load("other", "builtin:identity", pool="other")
-    agent = agent_host.agents.start(["default", "other"], odd("Counts"))
+def test_one_agent_for_several_pools_shares_its_process(pools_host: teal.Host) -> None:
+    echo, other = pools_host.model("echo"), pools_host.model("other")
+    agent = pools_host.agents.start(["default", "other"], odd("Counts"))
     assert set(agent.seats) == {"default", "other"}
     right(echo, 60)
     right(other, 40)
-    assert all(seat.completed > 0 for seat in agent_host.agents["other"].seats.values())
-    assert agent_host.agents.dump("default").splitlines()[-1] == agent_host.agents.dump("other").splitlines()[-1]
-    assert "together 100" in agent_host.agents.dump("other")
+    assert all(seat.completed > 0 for seat in pools_host.agents["other"].seats.values())
+    assert pools_host.agents.dump("default").splitlines()[-1] == pools_host.agents.dump("other").splitlines()[-1]
+    assert "together 100" in pools_host.agents.dump("other")
     with pytest.raises(teal.Busy, match="has an agent already"):
-        agent_host.agents.start("other", "fifo")
-    agent_host.agents.stop("other")
-    assert len(agent_host.agents) == 0
+        pools_host.agents.start("other", "fifo")
+    pools_host.agents.stop("other")
+    assert len(pools_host.agents) == 0
     right(echo, 10)
     right(other, 10)
 
 
-def test_two_policies_in_one_process(agent_host: teal.Host, echo: teal.Model) -> None:
-    other = agent_host.load("other", "builtin:identity", pool="other")
-    agent = agent_host.agents.start("default,other", ["fifo", "edf"])
+def test_two_policies_in_one_process(pools_host: teal.Host) -> None:
+    echo, other = pools_host.model("echo"), pools_host.model("other")
+    agent = pools_host.agents.start("default,other", ["fifo", "edf"])
     assert agent.policies == ("fifo", "edf")
     right(echo, 50)
     right(other, 50)
     with pytest.raises(teal.InvalidArgument, match="policies for"):
-        agent_host.agents.upgrade("default", ["fifo", "edf", "fair"])
+        pools_host.agents.upgrade("default", ["fifo", "edf", "fair"])
 
 
-def test_one_agent_a_core(agent_host: teal.Host) -> None:
+def test_one_agent_a_core(pools_host: teal.Host) -> None:
     core = min(os.sched_getaffinity(0))
-    agent = agent_host.agents.start("default", "fifo", agent_core=core)
+    agent = pools_host.agents.start("default", "fifo", agent_core=core)
     assert os.sched_getaffinity(agent.pid) == {core}
     assert agent.place == "offload"
     with pytest.raises(teal.Busy, match=f"core {core} has the agent"):
-        agent_host.agents.start("other", "fifo", agent_core=core)
-    agent_host.agents.start("other", "fifo", placement="host")
-    assert agent_host.agents["other"].place == "host"
-    assert agent_host.agents.upgrade("default").core == core
+        pools_host.agents.start("other", "fifo", agent_core=core)
+    pools_host.agents.start("other", "fifo", placement="host")
+    assert pools_host.agents["other"].place == "host"
+    assert pools_host.agents.upgrade("default").core == core
 
 
 def test_stopping_gives_everything_back(agent_host: teal.Host, echo: teal.Model) -> None:
@@ -222,3 +222,57 @@ def test_numbers_for_programs(agent_host: teal.Host, echo: teal.Model) -> None:
     assert "other" not in agent_host.agents
     assert [line.what for line in agent_host.agents.audit("default")] == ["online"]
     assert np.isfinite(agent_host.agents["default"].served_s)
+
+
+def test_policies_know_models_by_name(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", odd("Names"))
+    later = agent_host.load("later", "builtin:identity")
+    right(echo, 10)
+    right(later, 10)
+    assert "seen echo later" in agent_host.agents.dump("default")
+
+
+def test_it_moves_with_the_load(agent_host: teal.Host, echo: teal.Model) -> None:
+    core, all_cores = max(os.sched_getaffinity(0)), os.sched_getaffinity(0)
+    if len(all_cores) < 2:
+        pytest.skip("one core only: there is nowhere to move")
+    pid = agent_host.agents.start("default", odd("Thinks"), agent_core=core, placement="auto", max_wait="10s").pid
+    assert agent_host.agents["default"].place == "offload"
+    until(lambda: agent_host.agents["default"].place == "host")  # nothing to do: its core is free for others
+    assert os.sched_getaffinity(pid) == all_cores
+
+    def busy() -> bool:
+        right(echo, 100)
+        return agent_host.agents["default"].place == "offload"
+
+    until(busy)
+    assert os.sched_getaffinity(pid) == {core}
+    agent = agent_host.agents["default"]
+    assert (agent.pid, agent.moves, agent.restarts) == (pid, 2, 0)
+    assert [line.what for line in agent_host.agents.audit()] == ["online", "moved", "moved"]
+
+
+def test_what_finds_an_idle_worker_need_not_wait(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", "fifo", local_fast_path=True)
+    for i in range(50):
+        right(echo, 1, i)
+    seat = agent_host.agents["default"].seats["default"]
+    assert seat.local > 0
+    assert seat.local + seat.completed == 50
+    right(echo, 300)
+    seat = agent_host.agents["default"].seats["default"]
+    assert seat.completed > 0
+    assert seat.local + seat.completed == 350
+    assert seat.bugs == 0
+
+
+def test_over_an_emulated_link(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent = agent_host.agents.start("default", "fifo", link="pcie")
+    assert agent.link == "pcie"
+    right(echo, 200)
+    assert agent_host.agents["default"].seats["default"].completed == 200
+    with pytest.raises(teal.InvalidArgument, match="link"):
+        agent_host.agents.upgrade("default", link="string")
+    agent_host.agents.upgrade("default", link="cxl")
+    right(echo, 200)
+    assert agent_host.agents["default"].seats["default"].completed == 200

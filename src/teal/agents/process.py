@@ -29,6 +29,7 @@ from teal.host.lifeline import die_with_host
 _SLICE_NS = 5_000_000
 _IDLE_S = 0.05  # between looks at the socket while it has no seat
 _ENDED_BY_FAULT = 65  # exit status: a policy raised (EX_DATAERR)
+_MODEL = 0  # NameKind
 _WHERE = 12  # lines of a traceback
 
 
@@ -130,6 +131,10 @@ class Process:
                 seat = self._seats.get(pool)
                 if seat is not None and seat.incarnation == incarnation:
                     self._stand_up(pool)
+            case orders.NameModel(pool, index, name):
+                if (seat := self._seats.get(pool)) is not None:
+                    seat.policy.named(_MODEL, index, name)
+                self._report(orders.Named(pool, index))
             case orders.Change(pool, settings):
                 self._report(self._changed(pool, settings))
             case orders.Look(dump):
@@ -149,6 +154,8 @@ class Process:
             self._stand_up(order.pool)
             # Another one for each seat: what the one before had in its books was that seat's.
             policy = self._made.pop(order.pool, None) or self._make(wanted)
+            for index, name in order.models.items():
+                policy.named(_MODEL, index, name)
             loop = _core.AgentLoop(datagram.take_fd(), datagram.take_fd(), policy, order.link, order.spin_ns)
             self._rounds.add(loop)
             self._seats[order.pool] = Seat(order, loop, _name(wanted), policy)

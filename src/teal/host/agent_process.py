@@ -218,6 +218,8 @@ def _key(report: agent_wire.AgentReport) -> str:
             return f"seated {pool} {incarnation}"
         case agent_wire.Changed(pool):
             return f"changed {pool}"
+        case agent_wire.Named(pool, index):
+            return f"named {pool} {index}"
         case agent_wire.Looked():
             return "looked"
     return ""

@@ -39,11 +39,20 @@ class TakeSeat(Message, tag="take_seat"):
     incarnation: int
     link: str = "shm"
     spin_ns: int = 0  # how long it looks for news before it sleeps
+    models: dict[int, str] = msgspec.field(default_factory=dict)  # names, by the index that requests carry
 
 
 class LeaveSeat(Message, tag="leave_seat"):
     pool: str
     incarnation: int
+
+
+class NameModel(Message, tag="name_model"):
+    """Requests of a model of that name may come from now on."""
+
+    pool: str
+    index: int
+    name: str
 
 
 class Change(Message, tag="change"):
@@ -69,7 +78,7 @@ class Leave(Message, tag="leave"):
     """Leave all seats and end."""
 
 
-AgentOrder = Begin | TakeSeat | LeaveSeat | Change | Look | Move | Leave
+AgentOrder = Begin | TakeSeat | LeaveSeat | NameModel | Change | Look | Move | Leave
 
 # ---- agent → host ----------------------------------------------------------------------------------------------------
 
@@ -88,6 +97,13 @@ class Seated(Message, tag="seated"):
     pool: str
     incarnation: int
     error: Failure | None = None
+
+
+class Named(Message, tag="named"):
+    """It knows that name."""
+
+    pool: str
+    index: int
 
 
 class Changed(Message, tag="changed"):
@@ -119,7 +135,7 @@ class Faulted(Message, tag="faulted"):
     where: str = ""
 
 
-AgentReport = Begun | Seated | Changed | Looked | Faulted
+AgentReport = Begun | Seated | Named | Changed | Looked | Faulted
 
 decode_order = msgspec.msgpack.Decoder(AgentOrder).decode
 decode_report = msgspec.msgpack.Decoder(AgentReport).decode

@@ -6,11 +6,13 @@ Theory of operation: see agents.py. A crew serves once, from take_over() to fall
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from teal.errors import PeerDied
+from teal.errors import DeadlineExceeded, PeerDied
 from teal.host import agent_wire as orders
 from teal.host import wire
 from teal.host.agent_process import AgentProcess
@@ -28,6 +30,7 @@ log = logging.getLogger("teal.host")
 _BEGIN = 60.0  # seconds for importing policies
 _ANSWER = 5.0  # for anything else
 _LEAVE = 1.0
+_HEARD = 0.1  # for what need not be heard at once
 
 
 class Crew:
@@ -88,7 +91,9 @@ class Crew:
             if before is not None:
                 await pool.seat.drop(before)
             spin_ns = pool.settings.idle_ns if self.options.placement != "host" else 0
-            order = orders.TakeSeat(pool.name, pool.seat.index, incarnation.number, self.options.link, spin_ns)
+            order = orders.TakeSeat(
+                pool.name, pool.seat.index, incarnation.number, self.options.link, spin_ns, dict(pool.seat.models)
+            )
             key = f"seated {pool.name} {incarnation.number}"
             seated = await self.process.ask(order, key, _ANSWER, (incarnation.agent_view, incarnation.desk))
             incarnation.handed_over()
@@ -101,10 +106,15 @@ class Crew:
             raise PeerDied("agent", self.process.why or "it ended before it could serve")
         self._since, self._until = self._now(), None
         for pool, spec in zip(self._pools, self._specs, strict=True):
+            pool.seat.on_named = partial(self._named, pool.name)
             pool.seat.bound(self.options.max_wait_ns, self.options.local_fast_path)
             pool.seat.activate(self._incarnations[pool.name], str(spec))
 
     # ---- while it serves -------------------------------------------------------------------------------------------
+
+    async def _named(self, pool: str, index: int, name: str) -> None:
+        with contextlib.suppress(PeerDied, DeadlineExceeded):  # whoever takes its place is told; a load does not fail
+            await self.process.ask(orders.NameModel(pool, index, name), f"named {pool} {index}", _HEARD)
 
     def _reported(self, process: AgentProcess, report: orders.AgentReport) -> None:
         if isinstance(report, orders.Faulted):

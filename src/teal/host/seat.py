@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ class Seat:
         self.index = index
         self.active: Incarnation | None = None
         self.policy = ""  # that decides now, for people
+        self.models: dict[int, str] = {}  # names, by index: settings of policies speak of them
+        self.on_named: Callable[[int, str], Coroutine[Any, Any, None]] | None = None  # the crew that sits here is told of new ones
         self._there: list[Incarnation] = []
         self._why: dict[int, str] = {}  # by incarnation: why the core took its rights
 
@@ -63,6 +66,13 @@ class Seat:
         self._there.append(incarnation)
         await asyncio.gather(*(self._shown(worker, incarnation) for worker in self._pool.workers if not worker.gone))
         return incarnation
+
+    async def name_model(self, index: int, name: str) -> None:
+        """Before the first request of that model comes; returns when the agent here, if there is one, knows it."""
+        if self.models.get(index) != name:
+            self.models[index] = name
+            if self.on_named is not None:
+                await self.on_named(index, name)
 
     async def _shown(self, worker: WorkerProcess, incarnation: Incarnation) -> None:
         order = wire.AddSeat(self.index, incarnation.number, incarnation.link)
