@@ -42,8 +42,13 @@ NB_MODULE(_core, m) {
     teal::bind_host(m);
     teal::bind_worker(m);
     teal::bind_bpf(m);
+    teal::bind_trace(m);
     teal::bind_link(m);
+    teal::bind_wave(m);
     teal::bind_measure(m);
     teal::bind_device(m);
     teal::bind_systems(m);
+    teal::bind_policy(m);
+    teal::bind_seat(m);
+    teal::bind_seat_numbers(m);
 }

@@ -144,12 +144,13 @@ std::shared_ptr<Region> Region::create(RegionKind kind, std::uint64_t size, std:
 
 std::shared_ptr<Region> Region::adopt(int raw_fd, RegionKind kind, bool writable, Header checks) {
     Fd fd{raw_fd};
-    struct stat status {};
-    if (::fstat(fd.fd, &status) != 0) throw Error(Code::invalid_argument, system_message("fstat of a region", errno));
+    // Not fstat(): a confined agent (agents/confine.hpp) may not call what the C library makes of it, as that takes paths too.
+    const off_t end = ::lseek(fd.fd, 0, SEEK_END);
+    if (end < 0) throw Error(Code::invalid_argument, system_message("size of a region", errno));
     const int seals = ::fcntl(fd.fd, F_GET_SEALS);
     if (seals < 0 || (seals & size_seals) != size_seals)
         throw Error(Code::invalid_argument, "region descriptor is not a memfd sealed against shrinking and growing");
-    const auto size = static_cast<std::uint64_t>(status.st_size);
+    const auto size = static_cast<std::uint64_t>(end);
     if (size < sizeof(RegionHeader))
         throw Error(Code::invalid_argument, "region of " + std::to_string(size) + " bytes has no room for its header");
     std::shared_ptr<Region> region{new Region};
@@ -206,6 +207,16 @@ void Region::close_fd() noexcept {
 void Region::seal_contents() const {
     if (::fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
         throw Error(Code::internal_error, system_message("sealing a region's contents", errno));
+}
+
+int Region::readable_fd() const {
+    // Whoever gets it could open the file anew for writing: not once its mode says otherwise (except with CAP_DAC_OVERRIDE). Our own
+    // descriptor goes on writing.
+    if (::fchmod(fd_, S_IRUSR) != 0) throw Error(Code::internal_error, system_message("fchmod of a region", errno));
+    const std::string path = "/proc/self/fd/" + std::to_string(fd_);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) throw Error(Code::internal_error, system_message("opening a region read-only through /proc/self/fd", errno));
+    return fd;
 }
 
 int sealed_file(const char* name, std::span<const std::byte> bytes) {

@@ -9,6 +9,7 @@
 #include "agents/policies/settings.hpp"
 #include "base/error.hpp"
 #include "check.hpp"
+#include "sim/play.hpp"
 
 namespace {
 
@@ -268,70 +269,20 @@ void settings() {
         refuses([&composite, name = name, value = value] { teal::set_or_throw(*composite, name, value); });
 }
 
-// Any order of events: what may run is offered exactly once, never what is bound elsewhere, and whoever looks long enough gets it all.
-void random_events(std::string_view name, std::uint64_t seed) {
+// Any order of events: sim/play.hpp looks at what is decided.
+void any_order(std::string_view name, std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-    Bench bench(name, {}, 4);
+    const auto policy = teal::make_policy(name);
     if (name == "composite") {
-        teal::set_or_throw(*bench.policy, "by", "priority");
+        teal::set_or_throw(*policy, "by", "priority");
         for (const auto& [setting, value] : {std::pair{"part.a", "shinjuku"}, {"part.b", "fair"}, {"part.c", "fifo-per-worker"}, {"to.2", "b"}, {"to.4", "c"}})
-            teal::set_or_throw(*bench.policy, setting, value);
+            teal::set_or_throw(*policy, setting, value);
     }
-    std::vector<PolicyRequest*> running;
-    const auto waits = [](const PolicyRequest& request) { return request.runnable && !request.staged; };
-    for (int step = 0; step < 600; ++step) {
-        bench.now += below(50'000);
-        PolicyRequest* any = bench.requests.empty() ? nullptr : &bench.requests[below(bench.requests.size())];
-        if (any != nullptr && any->generation == 1) any = nullptr;  // over
-        switch (below(10)) {
-            case 0: case 1: case 2: bench.add(static_cast<std::uint16_t>(below(5)), static_cast<std::uint16_t>(below(5)), below(2) * below(1'000'000), static_cast<std::int32_t>(below(6))); break;
-            case 3: case 4: {
-                const std::size_t worker = below(4);
-                PolicyRequest* const request = bench.pick(static_cast<unsigned>(worker));
-                if (request == nullptr) {
-                    for (const PolicyRequest& each : bench.requests) CHECK(!waits(each) || (each.worker != teal::no_object && each.worker != worker));
-                    break;
-                }
-                CHECK(request->runnable);
-                CHECK(request->worker == teal::no_object || request->worker == worker);
-                running.push_back(request);
-                break;
-            }
-            case 5: case 6: {
-                if (running.empty()) break;
-                const std::size_t at = below(running.size());
-                PolicyRequest& request = *running[at];
-                running.erase(running.begin() + static_cast<std::ptrdiff_t>(at));
-                switch (below(4)) {
-                    case 0: bench.refused(request); break;
-                    case 1: bench.preempted(request, request.worker == teal::no_object ? static_cast<std::uint32_t>(below(4)) : request.worker); break;
-                    default: request.generation = 1; bench.done(request, below(100'000)); break;
-                }
-                break;
-            }
-            case 7:
-                if (any == nullptr || any->staged) break;
-                any->runnable = !any->runnable;
-                any->runnable ? bench.policy->on_runnable(*any, bench.now) : bench.policy->on_blocked(*any, bench.now);
-                break;
-            case 8:
-                if (any == nullptr || any->staged || below(3) != 0) break;
-                any->generation = 1;
-                any->runnable = false;
-                bench.policy->on_departed(*any, bench.now);
-                break;
-            default: {
-                if (any == nullptr) break;
-                const std::int32_t before = any->priority;
-                any->priority = static_cast<std::int32_t>(below(6));
-                bench.policy->on_priority(*any, before, bench.now);
-            }
-        }
-    }
-    for (unsigned worker = 0; worker < 4; ++worker)
-        while (bench.pick(worker) != nullptr) {}
-    for (const PolicyRequest& each : bench.requests) CHECK(!waits(each));
+    std::vector<std::uint32_t> script(800);
+    for (std::uint32_t& word : script) word = static_cast<std::uint32_t>(random());
+    const teal::Played played = teal::play(*policy, script, 4);
+    if (!CHECK_EQ(played.violation, std::string())) std::fprintf(stderr, "    %s, seed %llu\n", std::string(name).c_str(), static_cast<unsigned long long>(seed));
+    CHECK(played.decisions.size() > 100);
 }
 
 }  // namespace
@@ -346,6 +297,6 @@ int main() {
     composite();
     settings();
     for (const std::string_view name : teal::policy_names())
-        for (std::uint64_t seed = 1; seed <= 40; ++seed) random_events(name, seed);
+        for (std::uint64_t seed = 1; seed <= 200; ++seed) any_order(name, seed);
     return teal::check::summary();
 }

@@ -31,6 +31,7 @@ public:
     void on_new(PolicyRequest& request, std::uint64_t now) override {
         forget(request);
         request.data[word_flow] = by_ == Named::session ? request.session : request.model;
+        reach(flows_, request.data[word_flow]);
         if (!request.staged) on_runnable(request, now);
     }
     void on_runnable(PolicyRequest& request, std::uint64_t now) override {
@@ -138,7 +139,7 @@ private:
     }
 
     void enter(PolicyRequest& request, std::uint64_t stamp) {
-        Flow& flow = reach(flows_, request.data[word_flow]);
+        Flow& flow = flow_of(request);
         if (flow.backlog++ == 0 && flow.tag < now_) flow.tag = now_;
         request.data[word::stamp] = stamp;
         request.data[word::place] = place_for(request);

@@ -19,7 +19,6 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any, Protocol
 
 from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
@@ -30,34 +29,23 @@ from teal.host.lifeline import die_with_host
 _SLICE_NS = 5_000_000
 _IDLE_S = 0.05  # between looks at the socket while it has no seat
 _ENDED_BY_FAULT = 65  # exit status: a policy raised (EX_DATAERR)
+_MODEL = 0  # NameKind
 _WHERE = 12  # lines of a traceback
-
-
-class Loop(Protocol):
-    """The core's loop of one seat: what this module needs of it."""
-
-    def run(self, slice_ns: int, spin_ns: int) -> int: ...
-    def set(self, name: str, value: str) -> None: ...
-    def settings(self) -> dict[str, str]: ...
-    def numbers(self) -> dict[str, int | float]: ...
-    def dump(self) -> str: ...
-    def ready(self) -> None: ...
-    def leave(self) -> None: ...
 
 
 class Seat:
     """One pool that this agent sits at."""
 
-    def __init__(self, order: orders.TakeSeat, loop: Loop, policy: str) -> None:
+    def __init__(self, order: orders.TakeSeat, loop: _core.AgentLoop, name: str, policy: _core.Policy) -> None:
         self.pool = order.pool
         self.incarnation = order.incarnation
-        self.spin_ns = order.spin_ns
         self.loop = loop
+        self.name = name
         self.policy = policy
 
     def figures(self, dump: bool) -> orders.Figures:
         text = self.loop.dump()[: orders.LONGEST_TEXT] if dump else ""
-        return orders.Figures(self.pool, self.policy, self.loop.settings(), self.loop.numbers(), text)
+        return orders.Figures(self.pool, self.name, dict(self.policy.settings()), self.loop.numbers(), text)
 
 
 class Process:
@@ -65,8 +53,10 @@ class Process:
 
     def __init__(self, control: socket.socket) -> None:
         self._socket = control
-        self._policies: dict[str, tuple[str, Any]] = {}  # by pool: name, policy
+        self._wanted: dict[str, orders.Policy] = {}  # by pool
+        self._made: dict[str, _core.Policy] = {}  # not at a seat yet
         self._seats: dict[str, Seat] = {}
+        self._rounds = _core.Rounds()
         self._leaving = False
         self._wants_dump = False
 
@@ -77,11 +67,10 @@ class Process:
             return _ENDED_BY_FAULT
         while not self._leaving:
             self._hear(0.0 if self._seats else _IDLE_S)
-            for seat in list(self._seats.values()):
-                try:
-                    seat.loop.run(self._slice(), seat.spin_ns)
-                except Exception as error:
-                    self._report(orders.Faulted(seat.pool, seat.incarnation, wire.failure_of(error), _where(error)))
+            self._rounds.run(_SLICE_NS)
+            for seat in self._seats.values():
+                if seat.policy.errors:
+                    self._report(_fault(seat))
                     return _ENDED_BY_FAULT
             if self._wants_dump:
                 self._wants_dump = False
@@ -89,10 +78,6 @@ class Process:
         for seat in self._seats.values():
             seat.loop.leave()
         return 0
-
-    def _slice(self) -> int:
-        """Several seats take turns: one that is idle must not keep the others waiting."""
-        return _SLICE_NS if len(self._seats) == 1 else 0
 
     # ---- before it decides anything ------------------------------------------------------------------------------
 
@@ -106,7 +91,8 @@ class Process:
         begun = orders.Begun(os.getpid())
         try:
             for wanted in order.policies:
-                self._policies[wanted.pool] = (_name(wanted), _made(wanted))
+                self._wanted[wanted.pool] = wanted
+                self._made[wanted.pool] = self._make(wanted)
             gc.collect()
             gc.freeze()
             _limit(order.memory)
@@ -115,6 +101,11 @@ class Process:
             begun.error = _failure(error)
         self._report(begun)
         return begun.error is None
+
+    def _make(self, wanted: orders.Policy) -> _core.Policy:
+        from teal.agents import make
+
+        return make(wanted.target, wanted.class_name, wanted.settings)
 
     # ---- what the host says --------------------------------------------------------------------------------------
 
@@ -139,14 +130,18 @@ class Process:
             case orders.LeaveSeat(pool, incarnation):
                 seat = self._seats.get(pool)
                 if seat is not None and seat.incarnation == incarnation:
-                    self._seats.pop(pool).loop.leave()
+                    self._stand_up(pool)
+            case orders.NameModel(pool, index, name):
+                if (seat := self._seats.get(pool)) is not None:
+                    seat.policy.named(_MODEL, index, name)
+                self._report(orders.Named(pool, index))
             case orders.Change(pool, settings):
                 self._report(self._changed(pool, settings))
             case orders.Look(dump):
                 self._look(dump)
             case orders.Move(spin_ns):
                 for seat in self._seats.values():
-                    seat.spin_ns = spin_ns
+                    seat.loop.set_idle(spin_ns)
             case orders.Leave():
                 self._leaving = True
             case orders.Begin():
@@ -155,17 +150,24 @@ class Process:
     def _sit(self, order: orders.TakeSeat, datagram: wire.Datagram) -> None:
         seated = orders.Seated(order.pool, order.incarnation)
         try:
-            name, policy = self._policies[order.pool]
-            view, desk = datagram.take_fd(), datagram.take_fd()
-            seat = Seat(order, _core.AgentLoop(view, desk, policy, order.link), name)
-            old = self._seats.pop(order.pool, None)
-            if old is not None:
-                old.loop.leave()
-            self._seats[order.pool] = seat
-            seat.loop.ready()
+            wanted = self._wanted[order.pool]
+            self._stand_up(order.pool)
+            # Another one for each seat: what the one before had in its books was that seat's.
+            policy = self._made.pop(order.pool, None) or self._make(wanted)
+            for index, name in order.models.items():
+                policy.named(_MODEL, index, name)
+            loop = _core.AgentLoop(datagram.take_fd(), datagram.take_fd(), policy, order.link, order.spin_ns)
+            self._rounds.add(loop)
+            self._seats[order.pool] = Seat(order, loop, _name(wanted), policy)
         except Exception as error:
             seated.error = wire.failure_of(error)
         self._report(seated)
+
+    def _stand_up(self, pool: str) -> None:
+        seat = self._seats.pop(pool, None)
+        if seat is not None:
+            self._rounds.remove(seat.loop)
+            seat.loop.leave()
 
     def _changed(self, pool: str, settings: dict[str, str]) -> orders.Changed:
         changed = orders.Changed(pool)
@@ -174,8 +176,9 @@ class Process:
             if seat is None:
                 raise InvalidArgument(f"no agent sits at pool {pool!r}")
             for name, value in settings.items():
-                seat.loop.set(name, value)
-            changed.settings = seat.loop.settings()
+                seat.policy.set(name, value)
+            changed.settings = dict(seat.policy.settings())
+            self._wanted[pool].settings.update(settings)
         except Exception as error:
             changed.error = wire.failure_of(error)
         return changed
@@ -188,10 +191,15 @@ class Process:
             wire.send(self._socket, report)
 
 
-def _made(wanted: orders.Policy) -> Any:
-    from teal.agents.making import make
-
-    return make(wanted.target, wanted.class_name, wanted.settings)
+def _fault(seat: Seat) -> orders.Faulted:
+    """What its policy did wrong; the last line says it, those before say where."""
+    lines = seat.policy.last_error.strip().splitlines() or ["it does not say what"]
+    kind, colon, message = lines[-1].partition(": ")
+    if not colon:
+        kind, message = "Error", lines[-1]
+    if "ModuleNotFoundError" in kind:
+        message += " (a policy opens nothing once it serves: import at the top of its file)"
+    return orders.Faulted(seat.pool, seat.incarnation, wire.Failure(kind, message), "\n".join(lines[-_WHERE:]))
 
 
 def _name(wanted: orders.Policy) -> str:
@@ -201,14 +209,16 @@ def _name(wanted: orders.Policy) -> str:
 def _failure(error: BaseException) -> wire.Failure:
     if isinstance(error, TealError):
         return wire.failure_of(error)
-    kind = type(error).__name__
-    place = _where(error).strip().replace("\n", " ")
-    return wire.Failure("InvalidArgument", f"the policy cannot be made: {kind}: {error} ({place[-600:]})")
+    what = f"{type(error).__name__}: {error}"
+    return wire.Failure("InvalidArgument", f"the policy cannot be made: {what} ({_where(error)})")
 
 
 def _where(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return "\n".join(lines[-_WHERE:])[: orders.LONGEST_TEXT]
+    """File and line of what raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "no place is known"
 
 
 def _limit(memory: int) -> None:

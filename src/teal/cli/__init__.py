@@ -20,6 +20,8 @@ _COMMANDS = {
     "verify": "verify",
     "infer": "infer",
     "stat": "stat",
+    "agent": "agent",
+    "trace": "trace",
     "stop": "stop",
     "tune": "tune",
     "doctor": "doctor",

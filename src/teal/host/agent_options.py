@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from teal import _core
 from teal.errors import InvalidArgument
 from teal.host import argument
 from teal.host.duration import nanoseconds
 
-LINKS = ("shm", "pcie", "cxl")
 PLACEMENTS = ("offload", "host", "auto")
 _LEAST_WAIT = 1_000_000
 OPTIONS = ("link", "agent_core", "placement", "max_wait", "local_fast_path", "agent_memory")
@@ -19,7 +19,7 @@ OPTIONS = ("link", "agent_core", "placement", "max_wait", "local_fast_path", "ag
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """link: what messages and decisions travel over; core: the agent's own (None: any that the host may use);
+    """link: what messages and decisions travel over (core/link); core: the agent's own (None: any it may use);
     placement: "offload" (on its core), "host" (on the workers'), or "auto" (moved by load); max_wait_ns: longest that
     a request may wait for a decision while a worker has nothing to do; local_fast_path: a request that finds an idle
     worker and nobody waiting runs at once, and the agent is told; memory: bytes of address space that the policy may
@@ -37,7 +37,11 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
     """``base`` with what ``given`` says otherwise: some of OPTIONS. Raises InvalidArgument."""
     changed: dict[str, Any] = {}
     if given.get("link") is not None:
-        changed["link"] = _choice(given["link"], LINKS, f"{path}.link")
+        text = argument.one_of(given["link"], str, f"{path}.link", "a link such as shm, pcie or pcie:read=900ns")
+        try:
+            changed["link"] = _core.parse_link(text)["text"]
+        except InvalidArgument as error:
+            raise InvalidArgument(str(error), path=f"{path}.link") from None
     if given.get("placement") is not None:
         changed["placement"] = _choice(given["placement"], PLACEMENTS, f"{path}.placement")
     if given.get("agent_core") is not None:
@@ -57,8 +61,10 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
         changed["memory"] = argument.whole(given["agent_memory"], 1 << 24, 1 << 46, f"{path}.agent_memory")
     options = replace(base, **changed)
     if options.placement == "auto" and options.core is None:
-        raise InvalidArgument('"auto" moves between a core of its own and the workers\': give agent_core too',
-                              path=f"{path}.placement")  # fmt: skip
+        raise InvalidArgument(
+            f"{options.placement!r} moves between the workers' cores and one of its own: give agent_core= too",
+            path=f"{path}.placement",
+        )
     return options
 
 

@@ -57,6 +57,10 @@ class AgentProcess:
     def pid(self) -> int:
         return 0 if self._process is None else self._process.pid
 
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,7 +69,7 @@ class AgentProcess:
         os.set_blocking(write_end, True)
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        environment |= {name: "1" for name in _LIBRARIES_ALONE}  # threads that a library starts would have no walls
+        environment |= dict.fromkeys(_LIBRARIES_ALONE, "1")  # threads that a library starts would have no walls
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "teal.agents.process", str(theirs.fileno())],
@@ -114,6 +118,10 @@ class AgentProcess:
             raise DeadlineExceeded(f"agent process {self.pid} did not answer within {seconds:g} s") from None
         finally:
             self._waiting.pop(key, None)
+
+    def asked(self, key: str) -> bool:
+        """Does somebody wait for that report?"""
+        return key in self._waiting
 
     def _read(self) -> None:
         while self._socket is not None:
@@ -210,6 +218,8 @@ def _key(report: agent_wire.AgentReport) -> str:
             return f"seated {pool} {incarnation}"
         case agent_wire.Changed(pool):
             return f"changed {pool}"
+        case agent_wire.Named(pool, index):
+            return f"named {pool} {index}"
         case agent_wire.Looked():
             return "looked"
     return ""

@@ -39,11 +39,20 @@ class TakeSeat(Message, tag="take_seat"):
     incarnation: int
     link: str = "shm"
     spin_ns: int = 0  # how long it looks for news before it sleeps
+    models: dict[int, str] = msgspec.field(default_factory=dict)  # names, by the index that requests carry
 
 
 class LeaveSeat(Message, tag="leave_seat"):
     pool: str
     incarnation: int
+
+
+class NameModel(Message, tag="name_model"):
+    """Requests of a model of that name may come from now on."""
+
+    pool: str
+    index: int
+    name: str
 
 
 class Change(Message, tag="change"):
@@ -69,7 +78,7 @@ class Leave(Message, tag="leave"):
     """Leave all seats and end."""
 
 
-AgentOrder = Begin | TakeSeat | LeaveSeat | Change | Look | Move | Leave
+AgentOrder = Begin | TakeSeat | LeaveSeat | NameModel | Change | Look | Move | Leave
 
 # ---- agent → host ----------------------------------------------------------------------------------------------------
 
@@ -78,7 +87,7 @@ class Begun(Message, tag="begun"):
     """The policies are made and the walls are up; ``error``: or not, and it ends."""
 
     pid: int
-    walls: dict[str, bool | int | str] = {}
+    walls: dict[str, bool | int | str] = msgspec.field(default_factory=dict)
     error: Failure | None = None
 
 
@@ -90,9 +99,16 @@ class Seated(Message, tag="seated"):
     error: Failure | None = None
 
 
+class Named(Message, tag="named"):
+    """It knows that name."""
+
+    pool: str
+    index: int
+
+
 class Changed(Message, tag="changed"):
     pool: str
-    settings: dict[str, str] = {}  # all of them, as they are now
+    settings: dict[str, str] = msgspec.field(default_factory=dict)  # all of them, as they are now
     error: Failure | None = None
 
 
@@ -102,7 +118,7 @@ class Figures(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     pool: str
     policy: str = ""
     settings: dict[str, str] = {}
-    numbers: dict[str, int | float] = {}
+    numbers: dict[str, int] = {}
     dump: str = ""
 
 
@@ -119,7 +135,7 @@ class Faulted(Message, tag="faulted"):
     where: str = ""
 
 
-AgentReport = Begun | Seated | Changed | Looked | Faulted
+AgentReport = Begun | Seated | Named | Changed | Looked | Faulted
 
 decode_order = msgspec.msgpack.Decoder(AgentOrder).decode
 decode_report = msgspec.msgpack.Decoder(AgentReport).decode

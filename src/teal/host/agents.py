@@ -1,9 +1,10 @@
 """The host's agents: started, sat down, watched, replaced, moved and sent away.
 
-Theory of operation. An agent is a name for what somebody asked for (which policies for which pools, how run) and at most
-one *crew* that serves: a process and its incarnation at each pool's seat. Bringing one up is: start the process, let it
-make its policies and lock itself in, sit it down at every seat, then let its decisions count. An upgrade brings up a
-second crew while the first one serves, and only then changes whose decisions count; if that fails the first one stays.
+Theory of operation. An agent is a name for what somebody asked for (which policies for which pools, how run) and at
+most one *crew* that serves: a process and its incarnation at each pool's seat. Bringing one up is: start the process,
+let it make its policies and lock itself in, sit it down at every seat, then let its decisions count. An upgrade brings
+up a second crew while the first one serves, and only then changes whose decisions count; if that fails the first one
+stays.
 
 A crew falls when its process dies (heard at once), when a policy raises, when the core's sweeper took its rights (its
 heart stopped, or a request waited too long), or when it decides too much that no correct agent would. The pool then
@@ -18,12 +19,11 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from teal.errors import Busy, InvalidArgument, NotFound, PeerDied, TealError
-from teal.host import agent_wire as orders
 from teal.host import policy_spec
 from teal.host.agent_options import AgentOptions, agent_options
 from teal.host.audit import Audit
@@ -44,7 +44,7 @@ class Agent:
     """One agent, whatever process serves for it at the moment."""
 
     def __init__(self, agents: Agents, pools: tuple[Pool, ...], specs: tuple[PolicySpec, ...], options: AgentOptions):
-        self._agents = agents
+        self.agents = agents
         self.pools = pools
         self.specs = specs
         self.options = options
@@ -69,7 +69,7 @@ class Agent:
 
     def note(self, what: str, crew: Crew | None, why: str = "", *, bad: bool = False, **more: Any) -> None:
         seconds = crew.served(self._now()) if crew is not None else 0.0
-        self._agents.audit.note(what, self.names, self.policy, crew.pid if crew else 0, why, seconds, bad=bad, **more)
+        self.agents.audit.note(what, self.names, self.policy, crew.pid if crew else 0, why, seconds, bad=bad, **more)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -100,16 +100,15 @@ class Agent:
         """That crew serves no more, through no wish of ours. Called once for each that does."""
         if crew is not self.crew or self.state == "stopped":
             return
-        waited = crew.fall_back()
+        crew.fall_back(why)
         self.crew = None
         self.state, self.why = "fallen", why
         if self.watch is not None:
             self.watch.stop()
         delay = self._backoff.failed(self._now())
-        more = {name: number for name, number in waited.items() if number}
-        self.note("fallback", crew, why, bad=True, again_in_s=round(delay, 3), **more)
-        self._agents.spawn(crew.leave(kill=True))
-        self._restart = self._agents.spawn(self._start_again(delay))
+        self.note("fallback", crew, why, bad=True, again_in_s=round(delay, 3))
+        self.agents.spawn(crew.leave(kill=True))
+        self._restart = self.agents.spawn(self._start_again(delay))
 
     async def _start_again(self, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -124,7 +123,7 @@ class Agent:
                 delay = self._backoff.failed(self._now())
                 self.why = str(error)
                 self.note("refused", None, str(error), bad=True, again_in_s=round(delay, 3))
-                self._restart = self._agents.spawn(self._start_again(delay))
+                self._restart = self.agents.spawn(self._start_again(delay))
                 return
             self.restarts += 1
             self.note("restart", self.crew, f"attempt {self._backoff.failures}")
@@ -157,9 +156,10 @@ class Agent:
             "link": self.options.link,
             "restarts": self.restarts,
             "upgrades": self.upgrades,
+            "moves": self.watch.moves if self.watch is not None else 0,
             "served_s": crew.served(self._now()) if crew else 0.0,
             "walls": dict(crew.walls) if crew else {},
-            "seats": {pool.name: pool.seat.numbers() for pool in self.pools} if crew else {},
+            "seats": crew.numbers() if crew else {},
         }
 
 
@@ -195,7 +195,10 @@ class Agents:
     async def start(
         self, pools: Sequence[str], policies: Sequence[str], options: AgentOptions | Mapping[str, Any]
     ) -> dict[str, Any]:
-        """One agent for these pools: a policy for all, or one each. Raises Busy, NotFound, InvalidArgument, PeerDied."""
+        """One agent for these pools: a policy for all, or one each.
+
+        Raises Busy, NotFound, InvalidArgument, PeerDied.
+        """
         if not isinstance(options, AgentOptions):
             base = self._pool(pools[0]).settings.agent if pools else AgentOptions()
             options = agent_options(base, options, "$.options")
@@ -329,9 +332,8 @@ class Agents:
 def _specs(policies: Sequence[str], count: int) -> tuple[PolicySpec, ...]:
     if len(policies) not in (1, count):
         raise InvalidArgument(
-            f"{len(policies)} policies for {count} pools, expected one for all of them or one for each", path="$.policies"
+            f"{len(policies)} policies for {count} pools, expected one for all of them or one for each",
+            path="$.policies",
         )
     specs = tuple(policy_spec.parse(text, "$.policies") for text in policies)
     return specs if len(specs) == count else specs * count
-
-

@@ -2,8 +2,8 @@
 
 Theory of operation: a core of its own pays while there is much to decide; when there is little, the agent can share the
 workers' cores and leave its own to others. Looked at now and then, with how busy the agent was (by its own figures) and
-how many events it saw. Three things keep it from going to and fro: two thresholds with room between them, a time that
-a load must last before it counts (longer for the way back: a core too few hurts more than one too many), and a stay that
+how many events it saw. Three things keep it from going to and fro: two thresholds with room between them, a time that a
+load must last before it counts (longer for the way back: a core too few hurts more than one too many), and a stay that
 doubles each time a move was taken back soon. A pure state machine; time comes in.
 """
 

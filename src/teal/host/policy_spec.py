@@ -15,9 +15,8 @@ from teal.errors import InvalidArgument
 _SHIPPED = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_SETTING = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_SETTING = re.compile(r"[A-Za-z][\w.#/-]{0,127}")  # slo.my-model, slo.#3
 _LONGEST = 4096
-_EXPECTED = "a policy such as shinjuku:quantum=50us, path/to/file.py:Class or package.module:Class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +39,28 @@ class PolicySpec:
 def parse(text: str, path: str = "$.policy") -> PolicySpec:
     """Raises InvalidArgument. A file's path becomes absolute, so that it means the same to host and agent."""
     if not isinstance(text, str) or not text or len(text) > _LONGEST or "\0" in text:
-        raise InvalidArgument(f"{str(text)[:80]!r}, expected {_EXPECTED}", path=path)
+        raise _wrong(str(text), path)
     head, class_name, rest = text, "", ""
     if text.partition(":")[0].endswith(".py") or _is_module(text):
         head, _, after = text.partition(":")
         class_name, _, rest = after.partition(":")
         if not _CLASS.fullmatch(class_name):
-            raise InvalidArgument(f"{text[:80]!r}, expected {_EXPECTED}", path=path)
+            raise _wrong(text, path)
         if head.endswith(".py"):
             head = os.path.abspath(head)
     else:
         head, _, rest = text.partition(":")
         if not _SHIPPED.fullmatch(head):
-            raise InvalidArgument(f"{text[:80]!r}, expected {_EXPECTED}", path=path)
+            raise _wrong(text, path)
     return PolicySpec(head, class_name, settings(rest.split(",") if rest else (), path))
+
+
+def _wrong(text: str, path: str) -> InvalidArgument:
+    shown = text[:80]
+    return InvalidArgument(
+        f"{shown!r}, expected a policy such as shinjuku:quantum=50us, path/to/file.py:Class or package.module:Class",
+        path=path,
+    )
 
 
 def _is_module(text: str) -> bool:
@@ -68,7 +75,7 @@ def settings(pairs: list[str] | tuple[str, ...], path: str = "$.settings") -> di
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        name = name.strip().replace("-", "_")
+        name = name.strip()
         if not equals or not _SETTING.fullmatch(name):
             raise InvalidArgument(f"{pair[:80]!r}, expected a setting such as quantum=50us", path=path)
         if name in found:

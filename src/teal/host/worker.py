@@ -132,6 +132,18 @@ class Control:
                 worker.drop_session(session, epoch)
             case wire.Unbind(line, generation):
                 worker.unbind(line, generation)
+            case wire.AddSeat(seat, incarnation, link):
+                try:
+                    worker.add_seat(datagram.take_fd(), datagram.take_fd(), link)
+                except TealError as error:  # the agent is told of what this worker does by its words alone
+                    print(f"teal worker: seat {seat}: {error}", file=sys.stderr, flush=True)
+                self._tell(wire.SeatAdded(seat, incarnation))
+            case wire.DropSeat(seat, incarnation):
+                worker.drop_seat(seat, incarnation)
+            case wire.AddTrace():
+                worker.add_trace(datagram.take_fd())
+            case wire.DropTrace():
+                worker.drop_trace()
             case wire.GiveSpill(found=found):
                 self._given.put((order, datagram.take_fd() if found else None))
             case wire.Open():
