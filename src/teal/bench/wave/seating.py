@@ -36,5 +36,11 @@ def seated(host: teal.Host, mode: Mode) -> Iterator[Any]:
     raise NotImplementedError
 
 
-def numbers(host: teal.Host) -> dict[str, Any]:
-    return {}
+def policy(name: str, *, python: bool) -> Any:
+    """A shipped policy, in C++ or in Python."""
+    raise NotImplementedError
+
+
+def agents(host: teal.Host) -> Any:
+    """Agents that are processes of their own."""
+    raise NotImplementedError
