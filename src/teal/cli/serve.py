@@ -57,6 +57,9 @@ class _Order:
                    "in-flight, slots; repeatable.")  # fmt: skip
 @click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
 @click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
+@click.option("--cache", default=None, metavar="DIR|none",
+              help="Where what engines optimised is kept for the next start [default: ~/.cache/teal]")  # fmt: skip
+@click.option("--cache-size", callback=options.nbytes, metavar="SIZE", help="Most of it [default: 8G]")
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
 @click.option("--load", "models", multiple=True, metavar="[POOL:]NAME[=SOURCE]",
               help="Load this model first; repeatable.")  # fmt: skip
@@ -83,6 +86,8 @@ def command(
     pools: tuple[str, ...],
     batch: int,
     delay: str,
+    cache: str | None,
+    cache_size: int | None,
     repository: str | None,
     models: tuple[str, ...],
     users: tuple[str, ...],
@@ -106,8 +111,10 @@ def command(
       teal serve --pool fast:workers=2,idle=1ms,cores=1-3 --load fast:echo=builtin:identity
       teal serve --pool rows:batch=8,delay=1ms --load rows:minilm=model.onnx
       teal serve --repository /srv/models --load minilm --json
+      teal serve --cache /var/cache/teal --cache-size 20G --load minilm=model.onnx
     """
     from teal.host.address import default_address
+    from teal.host.cache import MOST_BYTES
     from teal.host.limits import Limits
     from teal.host.settings import daemon_arguments
 
@@ -129,6 +136,8 @@ def command(
         spares=spares,
         batch=batch,
         delay=delay,
+        cache=True if cache is None else cache != "none" and cache,
+        cache_bytes=MOST_BYTES if cache_size is None else cache_size,
         allowed_uids=allowed,
     )
     logging.basicConfig(

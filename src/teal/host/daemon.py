@@ -22,6 +22,7 @@ from teal._version import __version__
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded, VersionMismatch
 from teal.host import callers, records, wire
 from teal.host import repository as files
+from teal.host.cache import Cache
 from teal.host.catalog import Catalog
 from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
@@ -45,6 +46,7 @@ class Daemon:
         pools: Mapping[str, PoolSettings],
         limits: Limits,
         repository: Path | None,
+        cache: Cache,
         allowed_uids: Iterable[int] = (),
     ) -> None:
         self.address = address
@@ -52,7 +54,8 @@ class Daemon:
         self.started = time.monotonic()
         self.stopped = asyncio.Event()
         self.descriptors = 0  # that this process may have open
-        self.pools = {name: Pool(name, settings) for name, settings in pools.items()}
+        self.cache = cache
+        self.pools = {name: Pool(name, settings, cache) for name, settings in pools.items()}
         self.catalog = Catalog(self.pools, limits, repository)
         self.listener = Listener(address, {os.getuid(), *allowed_uids}, limits, self._obey, self._gone)
         self._stopping = False
@@ -66,6 +69,7 @@ class Daemon:
         except BaseException:
             self.listener.close()
             await asyncio.gather(*(pool.stop(drain=False, timeout=0) for pool in self.pools.values()))
+            await self.cache.close(drain=False)
             raise
         self.listener.start()
 
@@ -74,6 +78,7 @@ class Daemon:
         self.listener.forget()
         for pool in self.pools.values():
             pool.forget()
+        self.cache.forget()
 
     def _gone(self, client: Client) -> None:
         for name, number in self.catalog.held_by(client):
@@ -242,6 +247,7 @@ class Daemon:
             "clients": clients,
             "models": self.catalog.names.describe_all(),
             "pools": [pool.numbers() for pool in pools],
+            "cache": self.cache.numbers(),
             "callers": {
                 records.place(pool.name, index): numbers for pool in pools for index, numbers in pool.callers().items()
             },
@@ -265,6 +271,7 @@ class Daemon:
             return
         self._stopping = True
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        await self.cache.close(drain=drain and timeout > 0)
         for known in self.catalog.names.known.values():
             known.forget_replaced()
         self.listener.close()

@@ -24,6 +24,7 @@ from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
 from teal.host import argument, engines, wire
 from teal.host import repository as files
+from teal.host.cache import MOST_BYTES
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
 from teal.host.duration import nanoseconds
@@ -31,6 +32,7 @@ from teal.host.event import Event
 from teal.host.limits import Limits
 from teal.host.model import Model, info_of
 from teal.host.records import (
+    CacheStatistics,
     ClientStatistics,
     Histogram,
     HostStatistics,
@@ -115,6 +117,8 @@ class Host:
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
+    cache: where what engines optimised is kept for the next start of a host: a folder, True (`~/.cache/teal`) or False
+    (nowhere); it is used if nobody else can write there. cache_bytes: how much of it; those used least recently go.
     spares: workers of a pool that have started and hold the engines' models, to take the place of one that dies.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
@@ -136,6 +140,8 @@ class Host:
         spares: int = 0,
         batch: int = 1,
         delay: str | float = 0,
+        cache: str | os.PathLike[str] | bool = True,
+        cache_bytes: int = MOST_BYTES,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -156,6 +162,8 @@ class Host:
                 spares=spares,
                 batch=batch,
                 delay=delay,
+                cache=cache,
+                cache_bytes=cache_bytes,
             )
         )
         try:
@@ -352,6 +360,7 @@ class Host:
                 for client in raw["clients"]
             ),
             models=tuple(info_of(described) for described in raw["models"]),
+            cache=filled(CacheStatistics, raw["cache"]),
             page_bytes=pages,
         )
 
