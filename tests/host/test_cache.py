@@ -407,7 +407,9 @@ def once(
     with teal.Host(cache=folder, threads=1, workers=workers) as host:
         model = host.load("wide", wide, kernel=engine)
         answer = model(X)[0].numpy().copy()
-        return answer, host.model("wide").info, model.statistics().note, host.statistics().cache
+        while not (cache := host.statistics().cache).hits and not cache.stored:
+            pass  # it is written after the load
+        return answer, host.model("wide").info, model.statistics().note, cache
 
 
 def test_a_host_that_starts_anew_begins_with_it(folder: Path, wide: Path, engine: str) -> None:
@@ -506,3 +508,17 @@ def test_weights_beside_the_file_are_not_kept(folder: Path, tmp_path: Path, wide
     data = np.fromfile(path.parent / "w.bin", np.float32)
     (data * 2).tofile(path.parent / "w.bin")
     assert np.allclose(answer(), before * 2, rtol=1e-4, atol=1e-3)
+
+
+def test_a_program_that_ends_with_its_host_open(folder: Path, mlp_path: Path) -> None:
+    """At the end of the interpreter no thread can be started any more."""
+    pytest.importorskip("onnxruntime")
+    script = (
+        "import sys, numpy, teal\n"
+        "host = teal.Host(cache=sys.argv[1], threads=1)\n"
+        "print(host.load('mlp', sys.argv[2])(numpy.ones((1, 64), 'float32'))[0].shape)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(folder), str(mlp_path)], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "(1, 8)\n", "")

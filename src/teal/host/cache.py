@@ -103,6 +103,7 @@ class Cache:
         self._opening = threading.Lock()  # guards the above: the first one who needs it opens it
         self._making_room = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "teal-cache")
+        self._running: set[asyncio.Future[Any]] = set()  # in threads
         self._writing: set[asyncio.Task[None]] = set()
         self._closed = False
         self.files = self.bytes = 0  # when last looked
@@ -114,9 +115,9 @@ class Cache:
         """The snapshot that was kept, in sealed memory, and what there is to say of one that is not used."""
         if entry is None or self._path is None or self._closed:
             return None, ""
-        looking = self._threads.submit(self._in_thread_find, entry)
+        looking = self._start(self._in_thread_find, entry)
         try:
-            found, note = await asyncio.shield(asyncio.wrap_future(looking))
+            found, note = await asyncio.shield(looking)
         except asyncio.CancelledError:
             looking.add_done_callback(lambda done: _close(done.result()[0]))
             raise
@@ -133,27 +134,32 @@ class Cache:
         task.add_done_callback(self._writing.discard)
 
     async def _store(self, entry: Entry, snapshot: Snapshot) -> None:
-        await self._in_thread(self._in_thread_store, entry, snapshot)
+        await asyncio.shield(self._start(self._in_thread_store, entry, snapshot))
 
     async def refuse(self, entry: Entry | None, why: str) -> None:
         """The engine did not take what was found: it is removed."""
         if entry is not None and self._path is not None:
             self.hits -= 1
             self.misses += 1
-            await self._in_thread(self._in_thread_remove, entry.name, None, why)
+            await asyncio.shield(self._start(self._in_thread_remove, entry.name, None, why))
 
     async def close(self, *, drain: bool) -> None:
         """Waits for what is being written, for a while."""
         if self._writing and drain:
             await asyncio.wait(self._writing, timeout=_LAST_WRITES)
         self._closed = True
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        if self._running:
+            await asyncio.wait(self._running)
+        self._threads.shutdown(wait=False)  # they have nothing left
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
 
-    async def _in_thread(self, call: Callable[..., T], *given: Any) -> T:
-        return await asyncio.shield(asyncio.wrap_future(self._threads.submit(call, *given)))
+    def _start(self, call: Callable[..., T], *given: Any) -> asyncio.Future[T]:
+        future = asyncio.wrap_future(self._threads.submit(call, *given))
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
 
     def forget(self) -> None:
         """In a forked child."""
