@@ -9,6 +9,7 @@ import pytest
 
 from teal.cli import draw, options
 from teal.cli.interval import added, between
+from teal.host.cache import Cache
 from teal.host.records import TensorSpec
 
 
@@ -72,6 +73,7 @@ def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes:
         "workers": [{"pid": 2, "pool": "default", "state": "idle", "requests": requests, "sleeps": requests}],
         "clients": [],
         "pools": [],
+        "cache": Cache(None, 1, "off").numbers(),
         "callers": {},
         "descriptors": 64,
         "models": [

@@ -139,13 +139,18 @@ def test_compiled_programs(tmp_path: Path) -> None:
         pytest.skip("no C++ compiler: apt-get install g++")
     path = exported.batched(tmp_path / "m.pt2", exported.Perceptron())
     x = np.ones((2, 64), np.float32)
-    with teal.Host(workers=2, threads=1) as host:
+    folder = tmp_path / "cache"
+    with teal.Host(workers=2, threads=1, cache=folder) as host:
         model = host.load("mlp", path, options={"compile": "1"}, timeout=500)
         wanted = model(x)[0].numpy().copy()
         assert host.model("mlp").info.snapshot > 0
         for worker in host.statistics().workers:
             os.kill(worker.pid, 9)
         assert np.array_equal(model(x, deadline=500)[0].numpy(), wanted)
+    with teal.Host(threads=1, cache=folder) as host:  # the next host has it from disk
+        again = host.load("mlp", path, options={"compile": "1"}, timeout=500)
+        assert np.array_equal(again(x)[0].numpy(), wanted)
+        assert (host.statistics().cache.hits, again.statistics().note) == (1, "")
 
 
 def test_what_is_not_sealed_is_not_kept() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from teal.host import callers
 from teal.host.records import (
+    CacheStatistics,
     ClientStatistics,
     Histogram,
     ModelStatistics,
@@ -74,6 +75,7 @@ class Interval(Totals):
     since_start: bool
     unattributed: int
     pools: tuple[PoolStatistics, ...]
+    cache: CacheStatistics
     workers: tuple[Worker, ...]
     models: tuple[Version, ...]
     clients: tuple[Client, ...]
@@ -92,6 +94,7 @@ def between(before: Raw | None, after: Raw) -> Interval:
         since_start=before is None,
         unattributed=sum(seen["requests"] for key, seen in after["callers"].items() if key.endswith("/-1")),
         pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in after["pools"]),
+        cache=filled(CacheStatistics, after["cache"]),
         workers=_workers(before, after, elapsed),
         models=_versions(before, after, elapsed),
         clients=_clients(before, after, elapsed),

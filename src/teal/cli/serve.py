@@ -59,6 +59,9 @@ class _Order:
 @click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
 @click.option("--policy", metavar="POLICY", help="Scheduled by an agent with this policy (docs/agents.md).")
 @agent_options.options
+@click.option("--cache", default=None, metavar="DIR|none",
+              help="Where what engines optimised is kept for the next start [default: ~/.cache/teal]")  # fmt: skip
+@click.option("--cache-size", callback=options.nbytes, metavar="SIZE", help="Most of it [default: 8G]")
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
 @click.option("--load", "models", multiple=True, metavar="[POOL:]NAME[=SOURCE]",
               help="Load this model first; repeatable.")  # fmt: skip
@@ -86,6 +89,8 @@ def command(
     batch: int,
     delay: str,
     policy: str | None,
+    cache: str | None,
+    cache_size: int | None,
     repository: str | None,
     models: tuple[str, ...],
     users: tuple[str, ...],
@@ -111,8 +116,10 @@ def command(
       teal serve --pool rows:batch=8,delay=1ms --load rows:minilm=model.onnx
       teal serve --policy shinjuku:quantum=50us --link pcie --agent-core 1
       teal serve --repository /srv/models --load minilm --json
+      teal serve --cache /var/cache/teal --cache-size 20G --load minilm=model.onnx
     """
     from teal.host.address import default_address
+    from teal.host.cache import MOST_BYTES
     from teal.host.limits import Limits
     from teal.host.settings import daemon_arguments
 
@@ -135,6 +142,8 @@ def command(
         batch=batch,
         delay=delay,
         agent={"policy": policy, **agent},
+        cache=True if cache is None else cache != "none" and cache,
+        cache_bytes=MOST_BYTES if cache_size is None else cache_size,
         allowed_uids=allowed,
     )
     logging.basicConfig(

@@ -135,6 +135,12 @@ def _remarks(found: Interval) -> list[str]:
             f"{found.unattributed:,} calls are in no row's copy, wake and total: a client counts "
             f"{_core.MODELS_COUNTED_APART} models apart"
         )
+    cache = found.cache
+    if cache.hits or cache.misses or cache.note:
+        loads = cache.hits + cache.misses
+        removed = f", {cache.refused} did not fit and were removed" if cache.refused else ""
+        note = f"; {draw.printable(cache.note)}" if cache.note else ""
+        remarks.append(f"{cache.hits} of {loads} loads by engines began with a snapshot on disk{removed}{note}")
     gone = sum(pool.sessions_gone for pool in found.pools)
     if gone:
         requests = sum(pool.requests_gone for pool in found.pools)

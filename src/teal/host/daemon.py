@@ -23,6 +23,7 @@ from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded, Vers
 from teal.host import callers, records, wire
 from teal.host import repository as files
 from teal.host.agents import Agents
+from teal.host.cache import Cache
 from teal.host.catalog import Catalog
 from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
@@ -46,6 +47,7 @@ class Daemon:
         pools: Mapping[str, PoolSettings],
         limits: Limits,
         repository: Path | None,
+        cache: Cache,
         allowed_uids: Iterable[int] = (),
     ) -> None:
         self.address = address
@@ -53,7 +55,8 @@ class Daemon:
         self.started = time.monotonic()
         self.stopped = asyncio.Event()
         self.descriptors = 0  # that this process may have open
-        self.pools = {name: Pool(name, settings) for name, settings in pools.items()}
+        self.cache = cache
+        self.pools = {name: Pool(name, settings, cache) for name, settings in pools.items()}
         self.agents = Agents(self.pools)
         self.catalog = Catalog(self.pools, limits, repository)
         self.listener = Listener(address, {os.getuid(), *allowed_uids}, limits, self._obey, self._gone)
@@ -70,6 +73,7 @@ class Daemon:
             self.listener.close()
             await self.agents.stop()
             await asyncio.gather(*(pool.stop(drain=False, timeout=0) for pool in self.pools.values()))
+            await self.cache.close(drain=False)
             raise
         self.listener.start()
 
@@ -79,6 +83,7 @@ class Daemon:
         self.agents.forget()
         for pool in self.pools.values():
             pool.forget()
+        self.cache.forget()
 
     def _gone(self, client: Client) -> None:
         for name, number in self.catalog.held_by(client):
@@ -278,6 +283,7 @@ class Daemon:
             "models": self.catalog.names.describe_all(),
             "pools": [pool.numbers() for pool in pools],
             **self.agents.list(),
+            "cache": self.cache.numbers(),
             "callers": {
                 records.place(pool.name, index): numbers for pool in pools for index, numbers in pool.callers().items()
             },
@@ -302,6 +308,7 @@ class Daemon:
         self._stopping = True
         await self.agents.stop()
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
+        await self.cache.close(drain=drain and timeout > 0)
         for known in self.catalog.names.known.values():
             known.forget_replaced()
         self.listener.close()

@@ -12,7 +12,8 @@ import os
 from teal.errors import InvalidArgument
 from teal.host import wire
 
-ENGINES = ("onnx", "openvino", "torch")
+PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}  # kind: the package that runs it
+ENGINES = tuple(PACKAGES)
 KINDS = "onnx, openvino, torch, systems, function or builtin"
 PRECISIONS = ("fp32", "bf16")
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"

@@ -25,6 +25,7 @@ from teal.host import address as addresses
 from teal.host import argument, engines, wire
 from teal.host import repository as files
 from teal.host.agent_view import Agents, AgentStatistics
+from teal.host.cache import MOST_BYTES
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
 from teal.host.duration import nanoseconds
@@ -32,6 +33,7 @@ from teal.host.event import Event
 from teal.host.limits import Limits
 from teal.host.model import Model, info_of
 from teal.host.records import (
+    CacheStatistics,
     ClientStatistics,
     Histogram,
     HostStatistics,
@@ -116,6 +118,8 @@ class Host:
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
+    cache: where what engines optimised is kept for the next start of a host: a folder, True (`~/.cache/teal`) or False
+    (nowhere); it is used if nobody else can write there. cache_bytes: how much of it; those used least recently go.
     spares: workers of a pool that have started and hold the engines' models, to take the place of one that dies.
     policy: of an agent that schedules the pool's requests from a process of its own, such as "shinjuku:quantum=50us",
     "my/policy.py:Mine" or "package.module:Mine" (docs/agents.md); agents can be started later too (``host.agents``).
@@ -151,6 +155,8 @@ class Host:
         max_wait: str | float | None = None,
         local_fast_path: bool | None = None,
         agent_memory: int | None = None,
+        cache: str | os.PathLike[str] | bool = True,
+        cache_bytes: int = MOST_BYTES,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -180,6 +186,8 @@ class Host:
                     "local_fast_path": local_fast_path,
                     "agent_memory": agent_memory,
                 },
+                cache=cache,
+                cache_bytes=cache_bytes,
             )
         )
         try:
@@ -391,6 +399,7 @@ class Host:
                 for client in raw["clients"]
             ),
             models=tuple(info_of(described) for described in raw["models"]),
+            cache=filled(CacheStatistics, raw["cache"]),
             page_bytes=pages,
         )
 

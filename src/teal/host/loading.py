@@ -17,10 +17,12 @@ from teal.errors import DeadlineExceeded, InvalidArgument, NotFound, QuotaExceed
 from teal.host import engines, wire
 from teal.host import repository as files
 from teal.host.batching import takes_batches
+from teal.host.cache import entry_of
 from teal.host.limits import Limits
 from teal.host.names import Name, Names, User
 from teal.host.origin import Origin, check_load, find_origin
 from teal.host.pool import Pool, Version
+from teal.host.snapshot import Beginning
 
 _MOST_LEAVING = 4
 _MOST_NOTE = 600  # characters of what a client has to say of its load
@@ -249,8 +251,8 @@ class Loading:
             len(file.regions),
         )
         try:
-            kept = self._names.snapshot_like(order, file.digest)
-            loaded = await pool.residence.load(order, file.descriptors, load.timeout, until, kept)
+            begin = await self._beginning(pool, order, file.digest)
+            loaded = await pool.residence.load(order, file.descriptors, load.timeout, until, begin)
             # Purity is known only now: a function says so itself.
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
@@ -288,6 +290,14 @@ class Loading:
             takes_batches=batches and pool.settings.batch > 1,
             concurrency=load.concurrency,
         )
+
+    async def _beginning(self, pool: Pool, order: wire.LoadKernel, digest: str) -> Beginning:
+        """With the snapshot of a version that is loaded from the same file, or with one on disk, if there is any."""
+        if (kept := self._names.snapshot_like(order, digest)) is not None:
+            return Beginning(kept)
+        entry = entry_of(order, digest, len(pool.settings.cores or os.sched_getaffinity(0)))
+        found, note = await pool.cache.find(entry)
+        return Beginning(found, entry, found is None, note)
 
     def _publish(self, pool: Pool, name: Name, version: Version) -> None:
         """From here on new calls go to it; the version it replaces finishes what it has and is dropped."""

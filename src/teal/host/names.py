@@ -188,12 +188,13 @@ class Names:
         """A copy of the optimised form of a version that was loaded from the same file in the same way."""
 
         def asked(other: wire.LoadKernel) -> tuple[object, ...]:
-            return other.kernel, other.precision, other.threads, other.options, other.device
+            return other.kernel, other.precision, other.threads, other.options, other.device, other.sealed
 
         for name in self.known.values():
             for version in name.versions.values():
                 kept = self._pools[name.pool].residence.snapshot(version.line)
-                if kept is not None and version.digest == digest and asked(version.order) == asked(order):
+                same = version.digest == digest and asked(version.order) == asked(order)
+                if same and kept is not None and kept.whole:
                     return kept.copy()
         return None
 

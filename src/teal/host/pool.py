@@ -20,6 +20,7 @@ from typing import Any
 from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
+from teal.host.cache import Cache
 from teal.host.limits import spare_descriptors
 from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
@@ -88,8 +89,9 @@ class Version:
 class Pool:
     """See the module. ``start`` before use, ``stop`` at the end."""
 
-    def __init__(self, name: str, settings: PoolSettings) -> None:
+    def __init__(self, name: str, settings: PoolSettings, cache: Cache) -> None:
         self.name = name
+        self.cache = cache
         self.settings = settings
         self.limits = settings.limits
         self.sessions: dict[int, Session] = {}

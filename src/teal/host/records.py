@@ -248,6 +248,25 @@ class ClientStatistics:
     stages: Mapping[str, Histogram]
 
 
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """What engines optimised, on disk. folder: None: it is off; note: why it is, or what went wrong last; files, bytes:
+    when this host last looked; most_bytes: how many there may be. hits, misses: loads by engines that began with one,
+    and that did not; stored: that this host wrote; refused: that did not fit or were damaged, and were removed;
+    evicted: that made room."""
+
+    folder: str | None
+    most_bytes: int
+    files: int
+    bytes: int
+    hits: int
+    misses: int
+    stored: int
+    refused: int
+    evicted: int
+    note: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """failed_with_worker, run_again: requests that a worker's death ended, or that ran again. descriptors: files,
@@ -273,6 +292,7 @@ class HostStatistics(Totals):
     workers: tuple[WorkerStatistics, ...]
     clients: tuple[ClientStatistics, ...]
     models: tuple[ModelInfo, ...]
+    cache: CacheStatistics
     page_bytes: int
 
 

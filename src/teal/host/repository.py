@@ -22,7 +22,7 @@ from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 # Kernels that are read from a file of this suffix, unless the load says another.
 FILE_KINDS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch", ".safetensors": "systems"}
 _CHUNK = 4 << 20
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -123,7 +123,7 @@ def seal(fd: int, name: str, limit: int, weights: int | None = None) -> Sealed:
     sealed = os.memfd_create(f"teal:{name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         digest, digests = _copy(fds, sizes, sealed)
-        fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, SEALS)
     except OSError as error:
         os.close(sealed)
         raise InvalidArgument(f"reading the file of {name!r}: {error.strerror}", path="$.source") from None
@@ -179,7 +179,7 @@ def digest_of(fd: int) -> str:
 
 def is_sealed(fd: int) -> bool:
     """Can nobody change it any more, whoever holds it?"""
-    return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+    return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
 
 
 def _is_settled(fd: int) -> bool:

@@ -7,12 +7,14 @@ worker that still sits in it then finishes what it runs, takes no more, and is r
 that does not come back. Its calls go on meanwhile, and what waits is run by the next worker.
 
 An engine's version is loaded by one worker first: it makes the optimised form (snapshot.py) that the others, and those
-that replace them, are given along with the file.
+that replace them, are given along with the file. One that was found on disk (cache.py) is tried by one worker first as
+well: what it cannot begin with is removed there, and it makes another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Coroutine
@@ -23,9 +25,10 @@ import msgspec
 
 from teal.errors import DeadlineExceeded, PeerDied, TealError
 from teal.host import wire
+from teal.host.cache import Cache, Entry
 from teal.host.engines import ENGINES
 from teal.host.process import WorkerProcess
-from teal.host.snapshot import Snapshot, kept
+from teal.host.snapshot import Beginning, Snapshot, kept
 
 if TYPE_CHECKING:
     from teal.host.spares import Spares
@@ -44,6 +47,7 @@ class Workers(Protocol):
     stopping: bool
     workers: list[WorkerProcess]
     spares: Spares
+    cache: Cache
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
@@ -57,6 +61,9 @@ class Order:
     timeout: float
     key: tuple[int, int]
     snapshot: Snapshot | None = None
+    entry: Entry | None = None  # its place on disk
+    proven: bool = True  # a worker has begun with the snapshot
+    note: str = ""  # what became of one on disk
     keeping: asyncio.Task[None] | None = None  # a snapshot that is being looked at
 
     def close(self) -> None:
@@ -81,14 +88,15 @@ class Residence:
         fds: tuple[int, ...],
         timeout: float,
         until: float,
-        snapshot: Snapshot | None = None,
+        beginning: Beginning | None = None,
     ) -> wire.Loaded:
         """Loads a version in every worker, until that time of the loop at most. Raises what the first one says.
 
-        ``snapshot``: an optimised form of the same file, which is this version's from now on.
+        ``beginning``: with an optimised form of the same file, which is this version's from now on.
         """
-        snapshot = snapshot or self._parked.pop(order.line, None)
-        mine = Order(order, fds, timeout, (order.line, order.generation), snapshot)
+        begin = beginning or Beginning(self._parked.pop(order.line, None))
+        key = (order.line, order.generation)
+        mine = Order(order, fds, timeout, key, begin.snapshot, begin.entry, begin.proven, begin.note)
         self._orders[order.line] = mine
         self._killed.pop(order.line, None)
         for _ in range(_DEADLY):
@@ -109,28 +117,41 @@ class Residence:
             if loaded:  # a worker that died of something else: its replacement loads the version before it is opened
                 self._resident.add(order.line)
                 self._pool.spares.load(mine)
+                loaded[0].note = "; ".join(filter(None, (mine.note, loaded[0].note)))
                 return loaded[0]
         raise PeerDied("worker", f"all workers of pool {self._pool.name} died before they could load {order.name!r}")
 
     async def _load_everywhere(
         self, workers: list[WorkerProcess], order: Order, until: float
     ) -> list[wire.Loaded | BaseException]:
-        alone = order.load.kernel in ENGINES and order.snapshot is None
+        alone = order.load.kernel in ENGINES and (order.snapshot is None or not order.proven)
         results: list[wire.Loaded | BaseException] = []
         for group in (workers[:1], workers[1:]) if alone else (workers,):
             loads = (self._load_in(worker, order, until) for worker in group)
             results += await asyncio.gather(*loads, return_exceptions=True)
             if any(isinstance(result, BaseException) or result.error is not None for result in results):
                 break
-            if order.keeping is not None and len(workers) > 1:
+            if order.keeping is not None and (len(workers) > 1 or not order.proven):
                 await order.keeping
+            if not order.proven:
+                await self._prove(order, results[0])
         return results
+
+    async def _prove(self, order: Order, first: wire.Loaded | BaseException) -> None:
+        """A snapshot from disk: the first worker has begun with it, or it is of no use."""
+        order.proven = True
+        if not isinstance(first, wire.Loaded) or not first.restored:
+            order.close()
+            why = first.note if isinstance(first, wire.Loaded) else str(first)
+            await self._pool.cache.refuse(order.entry, why)
 
     async def _load_in(self, worker: WorkerProcess, order: Order, until: float) -> wire.Loaded:
         kept = order.snapshot
         load = msgspec.structs.replace(
             order.load,
-            wants_snapshot=order.load.kernel in ENGINES and kept is None and order.keeping is None,
+            wants_snapshot=order.load.kernel in ENGINES
+            and order.keeping is None
+            and (kept is None or not order.proven),
             snapshot_key="" if kept is None else kept.key,
             snapshot_parts=[] if kept is None else kept.names,
         )
@@ -142,7 +163,7 @@ class Residence:
         """Takes an optimised form over, which a worker made of a version that it is loading."""
         order = self._orders.get(report.line)
         wanted = order is not None and order.key == (report.line, report.generation) and order.keeping is None
-        if order is None or not wanted or order.snapshot is not None:
+        if order is None or not wanted or (order.snapshot is not None and order.proven):
             for fd in fds:
                 os.close(fd)
             return
@@ -150,12 +171,19 @@ class Residence:
 
     async def _keep(self, order: Order, report: wire.Optimised, fds: list[int]) -> None:
         try:
-            made = await asyncio.get_running_loop().run_in_executor(None, kept, report.key, report.parts, fds)
+            taking = functools.partial(kept, report.key, report.parts, fds, whole=report.whole)
+            made = await asyncio.get_running_loop().run_in_executor(None, taking)
         except (TealError, OSError) as error:
             log.error("pool %s: the snapshot of %s is not kept: %s", self._pool.name, order.load.name, error)
             return
         if self._orders.get(order.key[0]) is order:
+            if not order.proven:  # the worker made this one because that from disk was of no use
+                order.close()
+                order.proven = True
+                await self._pool.cache.refuse(order.entry, f"made anew by {made.key[:100]}")
             order.snapshot = made
+            if made.whole:
+                self._pool.cache.store(order.entry, made)
         else:  # dropped meanwhile
             made.close()
 
@@ -247,6 +275,12 @@ class Residence:
         """A worker died while it loaded this version."""
         order = self._orders.get(line)
         if order is None or order.key != (line, generation):
+            return
+        if not order.proven:  # it may be the snapshot from disk that killed it: load() tries without
+            order.close()
+            order.proven, why = True, "a worker died of it"
+            order.note = f"its snapshot on disk was not used, and is removed: {why}"
+            self._pool.spawn_task(self._pool.cache.refuse(order.entry, why))
             return
         self._killed[line] = self._killed.get(line, 0) + 1
         if line not in self._resident:

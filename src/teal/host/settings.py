@@ -18,6 +18,7 @@ from teal import _core
 from teal.errors import InvalidArgument
 from teal.host import agent_options, argument, policy_spec
 from teal.host.agent_options import AgentOptions
+from teal.host.cache import MOST_BYTES, Cache, default_folder
 from teal.host.duration import nanoseconds
 from teal.host.limits import Limits
 from teal.host.repository import check_name
@@ -103,6 +104,8 @@ def daemon_arguments(
     batch: int = 1,
     delay: str | float = 0,
     agent: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | bool = True,
+    cache_bytes: int = MOST_BYTES,
     allowed_uids: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Checked arguments of Daemon. Raises InvalidArgument, also for a TEAL_ISA that this machine cannot honour."""
@@ -130,8 +133,22 @@ def daemon_arguments(
         "pools": made,
         "limits": limits,
         "repository": folder,
+        "cache": _cache(cache, argument.whole(cache_bytes, 1, 1 << 62, "$.cache_bytes")),
         "allowed_uids": tuple(allowed_uids),
     }
+
+
+def _cache(cache: object, nbytes: int) -> Cache:
+    if cache is False:
+        return Cache(None, nbytes, "off (cache=False)")
+    if cache is True:
+        folder = default_folder()
+        return Cache(folder, nbytes, "" if folder else "snapshots are not kept on disk: this user has no home")
+    kinds: tuple[type[Any], ...] = (str, os.PathLike)
+    path = Path(argument.one_of(cache, kinds, "$.cache", "the path of a folder, True or False"))
+    if "\0" in str(path):
+        raise InvalidArgument("path with a NUL byte", path="$.cache")
+    return Cache(path.absolute(), nbytes)
 
 
 def _pool_name(name: str, path: str) -> str:

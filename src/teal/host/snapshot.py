@@ -2,17 +2,22 @@
 
 Theory of operation: the first worker that loads a version hands it over in sealed memory files; the host checks the
 seals and notes the SHA-256 of each part. From then on the parts go, with the file, to every other worker that loads the
-version: the pool's others, and whoever replaces one. Its key says what it was made with (engine, version, precision,
-threads, CPU); a worker that finds another key than its own does an ordinary load and says so.
+version: the pool's others, and whoever replaces one; and to disk (cache.py). Its key says what it was made with
+(engine, version, precision, threads, CPU); a worker that finds another key than its own does an ordinary load and says
+so.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from teal.errors import InvalidArgument
 from teal.host import repository as files
+
+if TYPE_CHECKING:
+    from teal.host.cache import Entry
 
 MOST_PARTS = 3  # with the file itself, what one message may carry
 
@@ -31,6 +36,7 @@ class Part:
 class Snapshot:
     key: str
     parts: tuple[Part, ...]
+    whole: bool = True  # made of the file alone: it suits whatever is loaded from the same bytes
 
     @property
     def nbytes(self) -> int:
@@ -46,14 +52,26 @@ class Snapshot:
 
     def copy(self) -> Snapshot:
         """The same with descriptors of its own."""
-        return Snapshot(self.key, tuple(Part(p.name, os.dup(p.fd), p.digest, p.nbytes) for p in self.parts))
+        parts = tuple(Part(p.name, os.dup(p.fd), p.digest, p.nbytes) for p in self.parts)
+        return Snapshot(self.key, parts, self.whole)
 
     def close(self) -> None:
         for fd in self.fds:
             os.close(fd)
 
 
-def kept(key: str, names: list[str], fds: list[int]) -> Snapshot:
+@dataclass(slots=True, eq=False)
+class Beginning:
+    """What a load begins with. entry: under which its snapshot is kept on disk, if at all; proven: a worker has begun
+    with it in this host's life; note: why one on disk was not used."""
+
+    snapshot: Snapshot | None = None
+    entry: Entry | None = None
+    proven: bool = True
+    note: str = ""
+
+
+def kept(key: str, names: list[str], fds: list[int], *, whole: bool = True) -> Snapshot:
     """Takes descriptors over from a worker. They are closed when it raises InvalidArgument: one is not sealed."""
     try:
         fitting = len(names) == len(fds) and 0 < len(names) <= MOST_PARTS and len(set(names)) == len(names)
@@ -66,7 +84,7 @@ def kept(key: str, names: list[str], fds: list[int]) -> Snapshot:
         for fd in fds:
             os.close(fd)
         raise
-    return Snapshot(key, tuple(parts))
+    return Snapshot(key, tuple(parts), whole)
 
 
 def still_right(snapshot: Snapshot) -> bool:

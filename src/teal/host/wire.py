@@ -392,6 +392,7 @@ class Loaded(Message, tag="loaded"):
     engine: str = ""  # name and version of what runs it
     weights: str = ""  # where an engine keeps them
     memory: int = 0  # bytes by which the worker's own memory grew
+    restored: bool = False  # it began with the snapshot that came with the order
 
 
 class Optimised(Message, tag="optimised"):
@@ -401,6 +402,7 @@ class Optimised(Message, tag="optimised"):
     generation: int
     key: str
     parts: list[str]
+    whole: bool = True  # made of nothing but the file
 
 
 class Bound(Message, tag="bound"):

@@ -220,7 +220,7 @@ class Control:
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         # Of engines; other kernels do not have these.
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
-        report.note = getattr(kernel, "note", "")
+        report.note, report.restored = getattr(kernel, "note", ""), getattr(kernel, "restored", False)
         with self._taking_up:
             self._kernels[order.line, order.generation] = kernel
             if self.worker is not None:
@@ -231,7 +231,7 @@ class Control:
         if snapshot is None:
             return
         try:
-            report = wire.Optimised(order.line, order.generation, snapshot.key, list(snapshot.parts))
+            report = wire.Optimised(order.line, order.generation, snapshot.key, list(snapshot.parts), snapshot.whole)
             self.report(report, tuple(snapshot.parts.values()))
         finally:
             snapshot.close()

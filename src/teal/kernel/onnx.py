@@ -28,7 +28,7 @@ from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
 from teal.kernel import sealed
-from teal.kernel.onnx_file import unranked
+from teal.kernel.onnx_file import external, unranked
 from teal.kernel.protocol import Outcome, Snapshot, Source, check_inputs
 from teal.kernel.sealed import SMALLEST, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.strings import decoded, pack
@@ -87,6 +87,7 @@ class OnnxKernel:
         self.engine = f"onnxruntime {ort.__version__}"
         self.weights = "private"
         self.snapshot: Snapshot | None = None
+        self.restored = False
         file = sealed.mapped(source, "an ONNX model")
         self._session = self._opened(source, file)
         free = unranked(file)
@@ -110,7 +111,9 @@ class OnnxKernel:
         kept, self.note = usable(self.engine, source)
         if kept is not None:
             try:
-                return self._restored(source, kept)
+                session = self._restored(source, kept)
+                self.restored = True
+                return session
             except Exception as error:  # the engine's own
                 self.note = f"its snapshot did not load, loaded from the file: {one_line(error)}"
         contents = file[:]
@@ -132,6 +135,7 @@ class OnnxKernel:
             Snapshot("", parts).close()
             self.note = f"no snapshot: {one_line(error)}"
             return _session(source, contents)
+        made.whole = not external(contents)
         self.snapshot = made
         return session
 

@@ -80,11 +80,13 @@ class OpenVinoKernel:
         self.engine = f"openvino {ov.__version__.partition('-')[0]}"
         self.weights = "mapped, reordered privately" if source.weights_bytes else "private"
         self.snapshot: Snapshot | None = None
+        self.restored = False
         self._requests: OrderedDict[int, _Bound] = OrderedDict()
         core = ov.Core()
         device = _device(core, source)
         kept, self.note = usable(self.engine, source)
         if kept is not None and self._restored(core, source, kept, device):
+            self.restored = True
             return
         self._mapping = mapped(source, "a model")
         model, named = _read(core, source, self._mapping)

@@ -47,11 +47,14 @@ class Kernel(Protocol):
 class Snapshot:
     """An optimised form that an engine made of a file: what it was made with, and sealed memory files by name.
 
-    A kernel that made one while it was loaded has it as ``snapshot``; the worker hands it to the host.
+    A kernel that made one while it was loaded has it as ``snapshot``; the worker hands it to the host. One that began
+    with the snapshot of its source has ``restored``. ``whole``: it was made of the file alone, and suits any other
+    load of the same bytes.
     """
 
     key: str
     parts: dict[str, int]
+    whole: bool = True
 
     def close(self) -> None:
         for fd in self.parts.values():

@@ -75,10 +75,12 @@ class ProgramKernel:
         unchecked = program.sizes.unchecked
         self.note = f"conditions of the program that are not checked: {'; '.join(unchecked)}" if unchecked else ""
         self.snapshot: Snapshot | None = None
+        self.restored = False
         self._library = None
         if compile_it:
             text = archive.read(f"models/{name}.json")
             self._library, self.snapshot, note = library(source, name, program, self.engine, text)
+            self.restored = source.snapshot is not None and note == ""
             self.note = "; ".join(filter(None, (self.note, note)))
         self._weights = [] if compile_it else [feed.weight for feed in program.feeds if feed.weight is not None]
         self.inputs, self.outputs, self.pure = program.inputs, program.outputs, program.pure

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from teal._version import __version__
+from teal.host.engines import PACKAGES
 
 LAYOUT = 1
 SUFFIX = ".tuned.json"
-KERNELS = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}  # kind -> the package that runs it
+KERNELS = PACKAGES
 PRECISIONS = ("fp32", "bf16", "int8")
 COMPILED = {"compile": "1"}  # the only option that a record may ask for, of the kernel torch
 _MOST_BYTES = 1 << 20

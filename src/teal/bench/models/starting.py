@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from array import array
 from importlib import import_module
@@ -23,14 +24,20 @@ def client(config: dict[str, Any]) -> lane.Contender:
     def loaded(host: Any) -> Any:
         return host.load("m", config["source"], tuned=False, **config["settings"])
 
-    def cold() -> int:
+    def cold(cache: str | bool) -> int:
         start = time.perf_counter_ns()
-        with teal.Host() as host:
+        with teal.Host(cache=cache) as host:
             loaded(host)(**arrays)
             return time.perf_counter_ns() - start
 
+    def again() -> int:
+        """The second start of a host with a cache on disk."""
+        with tempfile.TemporaryDirectory(prefix="teal-bench-") as folder:
+            cold(folder)
+            return cold(folder)
+
     def warm(spares: int) -> int:
-        with teal.Host(spares=spares) as host:
+        with teal.Host(spares=spares, cache=False) as host:
             model = loaded(host)
             model(**arrays)
             settled(host, spares)
@@ -51,7 +58,10 @@ def client(config: dict[str, Any]) -> lane.Contender:
             time.sleep(0.05)
 
     def starts(kind: str, rounds: int) -> str:
-        taken = [cold() if kind == "cold" else warm(int(kind == "spare")) for _ in range(rounds)]
+        if kind == "again":
+            taken = [again() for _ in range(rounds)]
+        else:
+            taken = [cold(False) if kind == "cold" else warm(int(kind == "spare")) for _ in range(rounds)]
         return lane.encode(array("q", taken))
 
     return lane.Contender(questions={"starts": starts})

@@ -1,6 +1,7 @@
 """Cold, warm and hot: how long until a model answers when its host starts, when its worker was killed, and as a rule.
 
-cold   a new host, the model loaded, the first answer
+cold   a new host, the model loaded, the first answer; nothing is kept on disk
+again  the same, where an earlier host has left its snapshots on disk (`cache=`)
 warm   the worker is killed; how long until a call is answered again, by a worker that was started then
 spare  the same where a prepared worker stands by (`spares=1`)
 hot    the next call: judged in the contests, where the same engine runs in-process beside it
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 BAR, HOT = "models.start.warm_over_cold", "models.start.hot_over_engine"
 MODEL = "resnet50"
-KINDS = ("cold", "warm", "spare")
+KINDS = ("cold", "again", "warm", "spare")
 ROUNDS = 3
 SLOW_US = 1000.0  # models from here on say something of a share of 1.03
 
@@ -44,7 +45,8 @@ def measure(stage: Stage) -> None:
         stage.report.add(f"{kind} start", f"starts, {entry.title}", found[kind], "to the first answer; OpenVINO fp32")
     ratio = estimate([warm / cold for warm, cold in zip(found["spare"], found["cold"], strict=True)])
     without = statistics.median(found["warm"]) / statistics.median(found["cold"])
-    note = f"{entry.title}; a spare worker takes over; without one {without:.2f}"
+    disk = statistics.median(found["again"]) / statistics.median(found["cold"])
+    note = f"{entry.title}; a spare worker takes over; without one {without:.2f}; a new host after another {disk:.2f}"
     stage.report.judge(BAR, ratio.value, se=ratio.se, note=note)
 
 
