@@ -32,7 +32,7 @@ namespace teal {
 
 struct AgentSpec {
     std::uint64_t idle_ns = 50'000;     // how long it looks before it sleeps; UINT64_MAX: it never sleeps
-    std::uint64_t nap_ns = 10'000'000;  // longest sleep: so often its heart beats
+    std::uint64_t nap_ns = 20'000'000;  // longest sleep: so often its heart beats
     unsigned events = 1024;             // most messages of one step
 };
 

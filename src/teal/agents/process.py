@@ -26,7 +26,7 @@ from teal.host import agent_wire as orders
 from teal.host import wire
 from teal.host.lifeline import die_with_host
 
-_SLICE_NS = 5_000_000
+_SLICE_NS = 20_000_000
 _IDLE_S = 0.05  # between looks at the socket while it has no seat
 _ENDED_BY_FAULT = 65  # exit status: a policy raised (EX_DATAERR)
 _MODEL = 0  # NameKind

@@ -68,7 +68,7 @@ class Agent:
         return ", ".join(dict.fromkeys(str(spec) for spec in self.specs))
 
     def note(self, what: str, crew: Crew | None, why: str = "", *, bad: bool = False, **more: Any) -> None:
-        seconds = crew.served(self._now()) if crew is not None else 0.0
+        seconds = crew.served(self._now()) if crew is not None and what in ("fallback", "stopped") else 0.0
         self.agents.audit.note(what, self.names, self.policy, crew.pid if crew else 0, why, seconds, bad=bad, **more)
 
     def _now(self) -> float:

@@ -22,7 +22,7 @@ _LONGEST = 400  # characters of what an agent says of itself
 @dataclass(frozen=True, slots=True)
 class AuditLine:
     """at: seconds since the epoch; what: started, online, fallback, restart, upgraded, changed, moved, stopped, ended
-    or refused; seconds: how long what ended had lasted, or 0."""
+    or refused; seconds: for how long what ended (fallback, stopped) had served, else 0."""
 
     at: float
     what: str

@@ -1,7 +1,7 @@
 """Watches over a crew that serves: has the core taken its rights, does it lie, does it belong on another core?
 
 Theory of operation: the core's sweeper watches the heart and the waiting requests by itself, every millisecond; here
-somebody looks forty times a second whether it had to act, and tells the agent's owner. The same look counts refusals
+somebody looks twenty times a second whether it had to act, and tells the agent's owner. The same look counts refusals
 that no correct agent meets, and (ten times a second) how busy the agent is, for its placement.
 """
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from teal.host.crew import Crew
     from teal.host.pool import Pool
 
-_LOOK = 0.025  # seconds
-_PLACE_EVERY = 4  # looks
+_LOOK = 0.05  # seconds
+_PLACE_EVERY = 2  # looks
 _MOST_BUGS = 100  # refusals in a second that only a wrong agent meets
 _FATAL = ("invalid_flags", "invalid_target", "not_permitted", "invalid_worker", "unsupported_version", "forged")
 
