@@ -102,7 +102,20 @@ def test_names_that_come_late(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", policy_names())
-@pytest.mark.parametrize(("setting", "value"), [("quantums", "1"), ("slo.", "1us"), ("quantum", "fast"), ("by", "colour"), ("weight", "0"), ("steal", "2"), ("else", "x"), ("part.to", "fifo"), ("part.a", "x")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("quantums", "1"),
+        ("slo.", "1us"),
+        ("quantum", "fast"),
+        ("by", "colour"),
+        ("weight", "0"),
+        ("steal", "2"),
+        ("else", "x"),
+        ("part.to", "fifo"),
+        ("part.a", "x"),
+    ],
+)
 def test_bad_settings_are_refused_alike(name: str, setting: str, value: str) -> None:
     from teal.errors import InvalidArgument
 

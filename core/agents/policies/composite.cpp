@@ -144,6 +144,7 @@ public:
         return soonest;
     }
     unsigned depth() const override {
+        if (parts_.empty()) return 1;
         unsigned least = stage_depth;
         for (const Part& part : parts_) least = std::min(least, part.policy->depth());
         return least;

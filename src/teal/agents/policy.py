@@ -140,12 +140,12 @@ class Policy:
     def set(self, name: str, value: str) -> bool:
         """One setting; False: there is none of that name. Raises InvalidArgument for a value that makes no sense."""
         before, _, of = name.partition(".")
-        setting = settings_of(type(self)).get(before)
+        setting = settings_of(type(self)).get(before)  # type: ignore[arg-type]
         return setting is not None and setting.take(self, name, of, value)
 
     def settings(self) -> list[tuple[str, str]]:
         """All settings as ``set`` takes them."""
-        known = settings_of(type(self)).values()
+        known = settings_of(type(self)).values()  # type: ignore[arg-type]
         return [pair for each in known for pair in each.plain(self)] + [
             pair for each in known for pair in each.said(self)
         ]

@@ -110,15 +110,16 @@ class Flag(Setting[bool]):
 
 
 class Choice(Setting[str]):
-    """One of the words given, the first unless set."""
+    """One of the words given; ``usual`` unless set, or the first."""
 
-    def __init__(self, *words: str) -> None:
-        super().__init__(words[0])
+    def __init__(self, *words: str, usual: str | None = None) -> None:
+        super().__init__(usual or words[0])
         self.words = words
 
     def parse(self, setting: str, value: str) -> str:
         if value not in self.words:
-            raise InvalidArgument(f"{setting}={value[:80]!r}: expected one of {', '.join(self.words)}")
+            words = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
+            raise InvalidArgument(f"{setting}={value[:80]!r}: expected {words}")
         return value
 
 
@@ -191,6 +192,6 @@ def settings_of(kind: type) -> dict[str, Setting[Any]]:
 
 def tell_name(policy: Policy, kind: int, index: int, name: str) -> None:
     """Model or session ``index`` is called ``name``: what was set by that name counts for it."""
-    for setting in settings_of(type(policy)).values():
+    for setting in settings_of(type(policy)).values():  # type: ignore[arg-type]
         if isinstance(setting, PerName):
             getattr(policy, setting.attribute).name(kind, index, name)

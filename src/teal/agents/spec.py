@@ -104,7 +104,8 @@ def load(target: str, class_name: str) -> Callable[[], Policy]:
         path = Path(target)
         if not path.is_file():
             raise NotFound(f"policy file {target!r}: there is no such file; give its path")
-        # One module for all policies of a file, so that they can have something in common; another one once it is changed.
+        # One module for all policies of a file, so that they can have something in common; another one once it is
+        # changed.
         key = (path.resolve(), path.stat().st_mtime_ns)
         module = _files.get(key) or _files.setdefault(key, _module(path))
     else:

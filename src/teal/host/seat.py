@@ -55,7 +55,8 @@ class Seat:
         self.active: Incarnation | None = None
         self.policy = ""  # that decides now, for people
         self.models: dict[int, str] = {}  # names, by index: settings of policies speak of them
-        self.on_named: Callable[[int, str], Coroutine[Any, Any, None]] | None = None  # the crew that sits here is told of new ones
+        # The crew that sits here is told of new ones.
+        self.on_named: Callable[[int, str], Coroutine[Any, Any, None]] | None = None
         self._there: list[Incarnation] = []
         self._why: dict[int, str] = {}  # by incarnation: why the core took its rights
 

@@ -28,7 +28,7 @@ class Flow:
 
 class Fair(Policy):
     name = "fair"
-    by = Choice("session", "model")
+    by = Choice("model", "session", usual="session")
     weight = PerName(Weight("1"))
     quantum = Time("0", least="1us", never=True)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from teal.agents.policy import Outcome, Policy
-from teal.agents.waiting import WaitList
 from teal._core import PolicyWorker as Worker
 from teal._core import Request
+from teal.agents.policy import Outcome, Policy
+from teal.agents.waiting import WaitList
 
 
 class Fifo(Policy):

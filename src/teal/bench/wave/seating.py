@@ -19,7 +19,7 @@ from .mode import Mode
 def host(mode: Mode, core: int) -> teal.Host:
     """A host with one worker on a core; in-line modes have their policy from here."""
     if mode.inline:
-        return teal.Host(workers=1, cores=[core], policy=f"{mode.policy}{_more(mode.policy)}inline=1")  # type: ignore[call-arg]
+        return teal.Host(workers=1, cores=[core], policy=f"{mode.policy}{_more(mode.policy)}inline=1")
     return teal.Host(workers=1, cores=[core])
 
 
