@@ -87,6 +87,10 @@ public:
     virtual Decision pick(PolicyWorker& worker, std::uint64_t now) = 0;
     // Should what it runs leave it now? Asked for workers that run something preemptible, at each step.
     virtual bool preempt(const PolicyWorker&, std::uint64_t) { return false; }
+    // May what it staged behind another request go to a worker that has nothing to do? False where it matters to it which worker it is.
+    virtual bool moves() const { return true; }
+    // False: pick() has nothing for anybody now, and is not asked. A promise that spares a mechanism with many workers the asking.
+    virtual bool has_work() const { return true; }
     // When it wants on_timer(); 0: does not.
     virtual std::uint64_t timer_ns(std::uint64_t) { return 0; }
     // How many decisions it wants staged for a worker (1 … stage_depth). Preemptive policies stage few: what is staged is decided early.

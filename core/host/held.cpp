@@ -35,7 +35,7 @@ void Pool::enqueue(std::uint32_t index) noexcept {
     Record& record = memory_->records[index];
     const VersionLine& version = memory_->versions[record.version_line];
     if (header.batch <= 1 || header.delay_ns == 0 || (version.flags & kernel_batches) == 0 || version.company + 1 >= header.batch) {
-        heap_push(index);
+        offer(index);
         return;
     }
     const std::uint64_t now = now_ns();
@@ -46,7 +46,7 @@ void Pool::enqueue(std::uint32_t index) noexcept {
         due = std::min(due, deadline > from ? now + (deadline - from) / 2 : 0);
     }
     if (due <= now) {
-        heap_push(index);
+        offer(index);
         return;
     }
     record.due_ns = due;
@@ -93,7 +93,7 @@ void Pool::prune_held() noexcept {
             continue;
         }
         unhold(i);
-        heap_push(index);
+        offer(index);
     }
 }
 
@@ -111,7 +111,7 @@ void Pool::release_due() noexcept {
             continue;
         }
         unhold(i);
-        heap_push(index);
+        offer(index);
     }
     poke(header.next_due_ns, next);
 }
@@ -127,7 +127,7 @@ void Pool::release_held(std::uint32_t model) noexcept {
     if (best == nobody) return;
     const std::uint32_t index = memory_->held[best];
     unhold(best);
-    heap_push(index);
+    offer(index);
 }
 
 void Pool::uncount(Record& record) noexcept {
@@ -162,7 +162,7 @@ void Pool::limit_running(std::uint32_t index, std::uint32_t most) noexcept {
             continue;
         }
         unhold(i);
-        heap_push(held);
+        offer(held);
     }
 }
 
@@ -208,21 +208,26 @@ void Pool::gather(std::uint32_t first, std::span<SessionMap* const> maps, std::v
         const SessionMap* map = record.session < maps.size() ? maps[record.session] : nullptr;
         return record.version_line == picked.version_line && record.attempts == 0 && is_queued(record) && map != nullptr && map->epoch == record.epoch;
     };
-    std::uint32_t found[longest_scan + most_batch];
+    std::uint32_t found[2 * longest_scan + most_batch];
     std::uint32_t count = 0;
     for (std::uint32_t i = 0; i < header.held_size && count < most_batch; ++i)
         if (memory_->records[memory_->held[i]].due_ns != 0 && suits(memory_->held[i])) found[count++] = memory_->held[i];
     for (std::uint32_t i = 0; i < header.heap_size && i < longest_scan; ++i)
         if (suits(memory_->heap[i])) found[count++] = memory_->heap[i];
+    for (std::uint32_t i = 0; i < header.offered_size && i < longest_scan; ++i)
+        if (suits(memory_->offered[i]) && memory_->records[memory_->offered[i]].suspended == 0) found[count++] = memory_->offered[i];
     const std::uint32_t wanted = std::min(count, std::min(header.batch, most_batch) - 1);
     std::partial_sort(found, found + wanted, found + count, [this](std::uint32_t a, std::uint32_t b) { return before(a, b); });
     for (std::uint32_t i = 0; i < wanted; ++i) {
         const std::uint32_t index = found[i];
+        const bool offered = memory_->records[index].offered != 0;
+        if (offered) retract(index);
         const std::uint32_t* held = std::find(memory_->held, memory_->held + header.held_size, index);
         if (held != memory_->held + header.held_size) unhold(static_cast<std::uint32_t>(held - memory_->held));
-        else heap_remove(static_cast<std::uint32_t>(std::find(memory_->heap, memory_->heap + header.heap_size, index) - memory_->heap));
+        else if (!offered) heap_remove(static_cast<std::uint32_t>(std::find(memory_->heap, memory_->heap + header.heap_size, index) - memory_->heap));
         if (!ended_early(index, maps[memory_->records[index].session]) && begin(index, picked.worker)) company.push_back(index);
         else give_back({&index, 1});
+        if (seated() && !company.empty() && company.back() == index) [[unlikely]] tell_taken(index, picked.worker, true);
     }
 }
 

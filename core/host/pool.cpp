@@ -186,6 +186,8 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.attempts = 0;
     record.counted = 0;
     record.due_ns = 0;
+    record.suspended = 0;
+    record.offered = 0;
     record.ring_position = line.head;
     record.sequence = memory_->header.next_sequence++;
     record.entry.priority = std::min(entry.priority, line.most_priority);
@@ -288,41 +290,59 @@ void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason 
 }
 
 std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+    if (memory_->workers[worker].latched.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+        if (const std::uint32_t index = take_latched(worker); index != nobody) return index;
+    }
+    if (!seated()) [[likely]] return pick_default(worker, maps);
+    return pick_decided(worker, maps);
+}
+
+// May a queued record run now? If not it is where it belongs by then: ended and free, among the blocked, or held.
+Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> maps) noexcept {
+    Record& record = memory_->records[index];
+    if (state_of_record(record) != State::queued ||  // ended while it waited; give_back() was left to us
+        ended_early(index, record.session < maps.size() ? maps[record.session] : nullptr)) {
+        give_back({&index, 1});
+        return Fit::ended;
+    }
+    if (is_parked(record.version_line)) {
+        if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
+        wanted_.set(record.version_line);
+        block(index);
+        if (seated()) [[unlikely]] tell_blocked(index);
+        return Fit::waits;
+    }
+    VersionLine& version = memory_->versions[record.version_line];
+    const ModelLine& model = memory_->models[version.model];
+    if (model.most != 0 && model.running >= model.most) {  // the others go first
+        version.held.fetch_add(1, std::memory_order_relaxed);
+        hold(index);
+        if (seated()) [[unlikely]] tell_blocked(index);
+        return Fit::waits;
+    }
+    return Fit::fits;
+}
+
+bool Pool::start(std::uint32_t index, std::uint32_t worker) noexcept {
+    if (!begin(index, worker)) {
+        give_back({&index, 1});
+        return false;
+    }
+    Record& record = memory_->records[index];
+    ModelLine& model = memory_->models[memory_->versions[record.version_line].model];
+    if (model.most != 0) {
+        record.counted = 1;
+        ++model.running;
+    }
+    memory_->header.virtual_time = std::max(memory_->header.virtual_time, record.tag);
+    return true;
+}
+
+std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
     for (;;) {
         const std::uint32_t index = heap_pop();
         if (index == nobody) return nobody;
-        Record& record = memory_->records[index];
-        if (state_of_record(record) != State::queued) {  // ended while it waited; give_back() was left to us
-            give_back({&index, 1});
-            continue;
-        }
-        if (ended_early(index, record.session < maps.size() ? maps[record.session] : nullptr)) {
-            give_back({&index, 1});
-            continue;
-        }
-        if (is_parked(record.version_line)) {
-            if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
-            wanted_.set(record.version_line);
-            block(index);
-            continue;
-        }
-        VersionLine& version = memory_->versions[record.version_line];
-        ModelLine& model = memory_->models[version.model];
-        if (model.most != 0 && model.running >= model.most) {  // the others go first
-            version.held.fetch_add(1, std::memory_order_relaxed);
-            hold(index);
-            continue;
-        }
-        if (!begin(index, worker)) {
-            give_back({&index, 1});
-            continue;
-        }
-        if (model.most != 0) {
-            record.counted = 1;
-            ++model.running;
-        }
-        memory_->header.virtual_time = std::max(memory_->header.virtual_time, record.tag);
-        return index;
+        if (fit(index, maps) == Fit::fits && start(index, worker)) return index;
     }
 }
 
@@ -344,7 +364,8 @@ void Pool::requeue(std::uint32_t index) noexcept {
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
     // SYNC: release pairs with the acquire in state_of_record().
     record.state.store(low_half(generation + 1, State::queued), std::memory_order_release);
-    heap_push(index);
+    record.suspended = 0;
+    offer(index);
     uncount(record);
     let_next(record);
 }
@@ -359,6 +380,8 @@ void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
 void Pool::free_record(std::uint32_t index) noexcept {
     PoolHeader& header = memory_->header;
     Record& record = memory_->records[index];
+    if (record.offered != 0) [[unlikely]] retract(index);
+    if (seated()) [[unlikely]] tell_end(index);
     SessionLine& line = memory_->sessions[record.session];
     if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
     VersionLine& version = memory_->versions[record.version_line];

@@ -16,6 +16,10 @@
 // A request may wait for the ends of others of its session, or of events (AfterLine). Its record is queued as all are, but lies
 // in `blocked` until they have come; every dispatcher looks, and a leader that watches the rings watches these lines as well.
 //
+// With an agent at a seat (docs/protocol.md) what may run is not in the run queue but offered to the agent, and pick() carries out what
+// that has staged for the worker. All else is as without: limits, parked versions, company, deadlines. Without regions of the agent's
+// incarnation in this process nothing can be told or claimed here; the agent then reads everything anew.
+//
 // Who does what: `Role` is held for drain() and pick() only. `leader` names the worker that watches the
 // rings; the others sleep. A leader that goes to run something long, or leaves work behind, resigns and wakes
 // one of the others (promote()). The host's sweeper (host/sweeper.hpp) watches over deadlines and over leaders
@@ -30,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "agents/host_seat.hpp"
 #include "host/session.hpp"
 #include "memory/region.hpp"
 #include "queue/histogram.hpp"
@@ -56,16 +61,18 @@ struct alignas(64) Record {
     std::uint32_t epoch;
     RequestEntry entry;                 // private copy of what the client sent
     std::uint32_t version_line;
-    std::uint32_t attempts;
+    std::uint16_t attempts;
+    std::uint16_t offered;              // while its seat's agent has it to decide about: position in `offered` + 1; under the role
     std::uint32_t ring_position;        // repair(): the entry this record came from
     std::uint32_t next_free;
+    std::uint32_t suspended;            // worker + 1 that holds what it has begun: queued, and only that one can go on; 0: none
     std::uint64_t sequence;             // order of arrival
     std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
     std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
     std::uint32_t counted;              // 1: it is one of its model's `running`; under the role
     std::uint64_t due_ns;               // waits for company until then (CLOCK_MONOTONIC); 0: it does not
 };
-static_assert(sizeof(Record) == 128);
+static_assert(sizeof(Record) == 128 && record_count < UINT16_MAX);
 
 enum class WorkerState : std::uint32_t { absent = 0, starting, idle, leading, running };
 
@@ -75,7 +82,7 @@ struct alignas(64) WorkerLine {
     std::atomic<std::uint32_t> wake;          // futex word: bumped by whoever wants the worker to look up
     std::atomic<std::uint32_t> sleeping;      // 1 while it may sleep on `wake`
     std::atomic<std::uint32_t> record;        // what it runs, or `nobody`
-    std::uint32_t pad0;
+    std::atomic<std::uint32_t> latched;       // record + 1 that is running in its name already, and that it is to take; under the role
     std::atomic<std::uint64_t> run_started;   // ticks (cpu/clock.hpp); 0 when not running
     std::atomic<std::uint64_t> requests;
     std::atomic<std::uint64_t> sleeps;
@@ -162,7 +169,9 @@ struct PoolHeader {
     alignas(64) Role role;
     alignas(64) std::atomic<std::uint32_t> leader;  // worker + 1, or 0: who watches the rings
     std::atomic<std::uint32_t> active;              // records not free; for the sweeper's pace
-    std::uint8_t pad2[56];
+    std::atomic<std::uint32_t> seats;               // bit i: an agent decides at seat i; under the role
+    std::atomic<std::uint32_t> seats_changed;       // with every change of that
+    std::uint8_t pad2[48];
     // All below: under the role.
     std::uint32_t heap_size;
     std::uint32_t free_head;    // record + 1, or 0
@@ -174,12 +183,23 @@ struct PoolHeader {
     std::uint32_t next_blocked;  // where the next look at blocked records starts
     std::uint32_t held_size;
     std::uint64_t next_due_ns;   // when the first that waits for company has waited long enough; 0: none does
-    std::uint8_t pad4[8];
+    std::uint32_t offered_size;
+    std::uint8_t pad4[4];
 };
 static_assert(sizeof(PoolHeader) == 256);
 
+// A seat as the pool sees it (agents/host_seat.hpp). Under the role.
+struct SeatLine {
+    std::uint32_t incarnation;   // whose decisions count; 0: nobody's, the default order holds
+    std::uint32_t missed;        // messages that a process did not send, as it does not have that incarnation's regions
+};
+inline constexpr std::uint32_t max_seats = 4;
+
 struct PoolMemory {
     PoolHeader header;
+    SeatLine seats[max_seats];
+    std::uint8_t model_seats[max_models];    // the seat that decides about a name's requests; under the role, as is the next
+    std::uint8_t worker_seats[max_workers];  // the seat that decides for a worker
     WorkerLine workers[max_workers];
     SessionLine sessions[max_sessions];
     VersionLine versions[max_versions];
@@ -187,6 +207,7 @@ struct PoolMemory {
     std::uint32_t heap[record_count];
     std::uint32_t blocked[record_count];   // queued records that wait for the end of others; under the role
     std::uint32_t held[record_count];      // queued records that wait for company, or for a worker that runs their name to end
+    std::uint32_t offered[record_count];   // queued records that an agent has to decide about
     Record records[record_count];
     AfterLine afters[record_count];        // of blocked records: private copies, checked
     VersionHistograms histograms[max_versions];
@@ -203,7 +224,10 @@ public:
     // The role, repaired if its last holder died. False: could not get it (held) within the time.
     bool try_enter() noexcept;
     bool enter(std::uint64_t timeout_ns) noexcept;
-    void leave() noexcept { memory_->header.role.unlock(); }
+    void leave() noexcept {
+        if (seated()) [[unlikely]] flush_seats();
+        memory_->header.role.unlock();
+    }
 
     // Under the role. `live` are this process's mappings, in any order; `maps[i]` is that of session i, or null.
     // Moves requests from rings to the run queue; refuses broken ones on the spot. Returns how many it moved.
@@ -231,6 +255,33 @@ public:
     // The i-th of those that wait for others: session, version and entry of its record. False: there are not so many.
     bool copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const noexcept;
 
+    // ---- seats (seats.cpp, docs/protocol.md) ----
+    // Does an agent decide about anything here? All that a pool without one pays for them.
+    [[nodiscard]] bool seated() const noexcept { return memory_->header.seats.load(std::memory_order_relaxed) != 0; }
+    [[nodiscard]] std::uint32_t seats_changed() const noexcept { return memory_->header.seats_changed.load(std::memory_order_relaxed); }
+    // Under the role, as all of these. This process's regions of an incarnation; counted, where several share the object.
+    void add_seat(std::shared_ptr<HostSeat> seat);
+    void drop_seat(std::uint32_t seat, std::uint32_t incarnation) noexcept;
+    // The one whose agent decides now, or null: nobody, or this process does not have its regions.
+    [[nodiscard]] HostSeat* seat_at(std::uint32_t seat) const noexcept;
+    [[nodiscard]] std::shared_ptr<HostSeat> seat_for(std::uint32_t worker) const noexcept;
+    // From now on that incarnation's agent decides, and is told of everything by its words; or nobody, and the default order holds.
+    void seat_agent(std::uint32_t seat, std::uint32_t incarnation) noexcept;
+    void unseat_agent(std::uint32_t seat, Outcome why) noexcept;
+    void move_model(std::uint32_t model, std::uint32_t seat) noexcept;    // that seat decides about its requests from now on
+    void move_worker(std::uint32_t worker, std::uint32_t seat) noexcept;
+    void tell_tick() noexcept;
+    // A worker has come or is gone.
+    void tell_worker(std::uint32_t worker, bool there) noexcept;
+    void return_latched(std::uint32_t worker) noexcept;  // what it was to take is queued again
+    void change_priority(std::uint32_t record, std::int32_t priority) noexcept;
+    // Ticks at which the agent of a seat was told of the one that waits longest for it; 0: none does.
+    [[nodiscard]] std::uint64_t oldest_offered(std::uint32_t seat) const noexcept;
+    // Running → queued on its own worker, which goes on with it later. `why`: request_preempt or request_yield.
+    void put_back(std::uint32_t record, MessageType why, std::uint64_t run_ns) noexcept;
+    // By the worker that runs it, any time.
+    void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended) noexcept;
+
     // Under the role: how many workers may run the model at once (0: any number).
     void limit_running(std::uint32_t model, std::uint32_t most) noexcept;
 
@@ -247,7 +298,9 @@ public:
     // When somebody has to look, for what waits for company; 0: nobody has to.
     [[nodiscard]] std::uint64_t next_due_ns() const noexcept { return __atomic_load_n(&memory_->header.next_due_ns, __ATOMIC_RELAXED); }
     [[nodiscard]] bool due() const noexcept;
-    [[nodiscard]] unsigned waiting() const noexcept { return queued() + __atomic_load_n(&memory_->header.held_size, __ATOMIC_RELAXED); }
+    [[nodiscard]] unsigned waiting() const noexcept {
+        return queued() + __atomic_load_n(&memory_->header.held_size, __ATOMIC_RELAXED) + __atomic_load_n(&memory_->header.offered_size, __ATOMIC_RELAXED);
+    }
     [[nodiscard]] unsigned queued() const noexcept { return __atomic_load_n(&memory_->header.heap_size, __ATOMIC_RELAXED); }
 
     // Wakes one idle worker other than `self` to lead or to take queued work. False when there is none.
@@ -288,10 +341,41 @@ private:
     [[nodiscard]] bool awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept;
     void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
+    // seats.cpp
+    void offer(std::uint32_t record) noexcept {              // it may run: to the run queue, or to the agent of its seat
+        if (seated()) [[unlikely]] offer_to_agent(record, MessageType::nop, 0);
+        else heap_push(record);
+    }
+    void offer_to_agent(std::uint32_t record, MessageType left, std::uint64_t run_ns) noexcept;
+    void retract(std::uint32_t record) noexcept;             // it is offered no more
+    void prune_offered() noexcept;
+    void restate() noexcept;
+    void restate(std::uint32_t seat) noexcept;
+    void flush_seats() noexcept;
+    void tell_end(std::uint32_t record) noexcept;
+    void tell_blocked(std::uint32_t record) noexcept;
+    void tell_taken(std::uint32_t record, std::uint32_t worker, bool along) noexcept;
+    [[nodiscard]] std::uint32_t seat_of(const Record& record) const noexcept;
+    [[nodiscard]] RequestFacts facts_of(std::uint32_t record) const noexcept;
+    std::uint32_t pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+    std::uint32_t run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, HostSeat& seat) noexcept;
+    std::uint32_t pick_default(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+    std::uint32_t pick_offered(std::uint32_t worker, std::uint32_t seat, std::span<SessionMap* const> maps) noexcept;
+    [[nodiscard]] bool within_limits(std::span<const Claim> claims) const noexcept;
+    bool begin_claimed(const Claim& claim, bool elsewhere) noexcept;
+    std::uint32_t take_latched(std::uint32_t worker) noexcept;
+    enum class Fit : std::uint8_t { fits, ended, waits };
+    Fit fit(std::uint32_t record, std::span<SessionMap* const> maps) noexcept;
+    bool start(std::uint32_t record, std::uint32_t worker) noexcept;
 
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
     std::bitset<max_versions> wanted_;  // this process's own
+    struct MappedSeat {
+        std::shared_ptr<HostSeat> seat;
+        unsigned count;
+    };
+    std::vector<MappedSeat> mapped_;    // under the role
 };
 
 }  // namespace teal

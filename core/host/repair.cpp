@@ -7,6 +7,7 @@ namespace teal {
 void Pool::repair() noexcept {
     ++memory_->header.repairs;
     rebuild();
+    if (seated()) restate();
 }
 
 // Everything that follows from the records' words: run queue, free list, counts.
@@ -15,6 +16,7 @@ void Pool::rebuild() noexcept {
     poke(header.heap_size, 0U);
     poke(header.blocked_size, 0U);
     poke(header.held_size, 0U);
+    poke(header.offered_size, 0U);
     poke(header.next_due_ns, std::uint64_t{0});
     header.free_head = 0;
     std::uint32_t active = 0;
@@ -49,6 +51,7 @@ void Pool::rebuild() noexcept {
             record.counted = 0;
             record.due_ns = 0;  // it has waited long enough
             record.worker = nobody;  // its holder died between choosing it and saying so
+            record.offered = 0;
             // The one that had been unblocked is so again at the next look.
             if ((record.entry.flags & entry_after) != 0) block(i);
             else heap_push(i);
@@ -70,6 +73,7 @@ void Pool::prune() noexcept {
     for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
     std::uint32_t* blocked = memory_->blocked;
     std::uint32_t still = 0;
+    prune_offered();
     for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
         const std::uint32_t index = blocked[i];
         if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);

@@ -52,7 +52,8 @@ void Sweeper::loop() {
         tick();
         const bool busy = pool_->memory().header.active.load(std::memory_order_relaxed) > 0;
         lock.lock();
-        stop_signal_.wait_for(lock, std::chrono::milliseconds(busy ? 1 : 50), [this] { return stopping_; });
+        const int idle_ms = pool_->seated() ? 10 : 50;  // an agent's death is to be known within 51
+        stop_signal_.wait_for(lock, std::chrono::milliseconds(busy ? 1 : idle_ms), [this] { return stopping_; });
     }
 }
 
@@ -78,10 +79,12 @@ void Sweeper::watch_role() noexcept {
 
 void Sweeper::tick() {
     const std::lock_guard lock(mutex_);
+    if (pool_->seated()) watch_seats(static_cast<std::uint64_t>(monotonic_ns()));
     watch_leader();
     if (!pool_->try_enter()) return;  // somebody dispatches right now; the next tick will do
     if (pool_->memory().header.leader.load(std::memory_order_relaxed) == 0) pool_->drain(live_);
     expire(static_cast<std::uint64_t>(monotonic_ns()));
+    if (pool_->seated()) pool_->tell_tick();
     pool_->leave();
 }
 
@@ -459,6 +462,8 @@ Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail,
     line.run_started.store(0, std::memory_order_relaxed);
     line.record.store(nobody, std::memory_order_relaxed);
     line.sleeping.store(0, std::memory_order_relaxed);
+    line.latched.store(0, std::memory_order_relaxed);
+    pool_->tell_worker(worker, false);
     std::uint32_t leader = worker + 1;
     memory.header.leader.compare_exchange_strong(leader, 0, std::memory_order_seq_cst);
     pool_->leave();

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -65,6 +66,37 @@ public:
     std::span<const ClientStages> client_stages(std::uint32_t session);
     const BpfStages* bpf_stages(std::uint32_t session);  // null: not a BPF session
 
+    // ---- agents (agents.cpp, docs/protocol.md) ----
+    // A new incarnation of a seat. The two descriptors for workers stay ours; the agent's is the caller's to close, and reads only.
+    struct Seated { std::uint32_t incarnation; int view_fd; int desk_fd; int agent_view_fd; };
+    Seated attach_seat(std::uint32_t seat, std::uint32_t ring_capacity, std::shared_ptr<Link> link = nullptr, std::uint32_t link_kind = 0);
+    // Its agent decides from here on, in place of another one if there is one. Every worker has its regions. Throws not_found.
+    void activate_seat(std::uint32_t seat, std::uint32_t incarnation);
+    // The default order holds. False: nobody decided. `reason` goes into seat_events().
+    bool deactivate_seat(std::uint32_t seat, const std::string& reason);
+    void detach_seat(std::uint32_t seat, std::uint32_t incarnation);  // after every worker has let go
+    [[nodiscard]] std::uint32_t active_seat(std::uint32_t seat);      // incarnation, or 0
+    // An agent whose heart stands still for `beat_ns`, or that leaves a request waiting for `wait_ns` (0: any time), is put off its seat.
+    void set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::uint64_t wait_ns);
+    void seat_model(std::uint32_t model, std::uint32_t seat);         // who decides about requests of a name
+    void seat_worker(std::uint32_t worker, std::uint32_t seat);       // who decides for a worker
+    void wake_agent(std::uint32_t seat, bool settings);
+    struct SeatFigures {
+        std::uint32_t incarnation, pid;
+        AgentState state;
+        bool active, asleep;
+        std::uint64_t beat_age_ns, oldest_wait_ns, since_ns;          // since_ns: active for so long
+        std::uint32_t offered, ring_waiting;
+        std::uint64_t settings, settings_seen;
+    };
+    SeatFigures seat_figures(std::uint32_t seat, std::uint32_t incarnation);    // throws not_found
+    std::shared_ptr<HostSeat> seat(std::uint32_t seat, std::uint32_t incarnation);
+    // Who was put off its seat since the last time, by whom, and when (CLOCK_MONOTONIC).
+    struct SeatEvent { std::uint32_t seat, incarnation; std::string reason; std::uint64_t at_ns; };
+    std::vector<SeatEvent> take_seat_events();
+    // By what the record's client knows: a request that waits gets another priority. False: there is none that waits.
+    bool change_priority(std::uint32_t session, std::uint32_t slot, std::uint32_t generation, std::int32_t priority);
+
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.
     struct Buried { std::uint32_t failed; std::uint32_t again; };
@@ -104,6 +136,28 @@ private:
     std::array<std::unique_ptr<SessionMap>, max_sessions> sessions_;
     std::vector<SessionMap*> maps_;
     std::vector<SessionMap*> live_;
+
+    struct Attached {
+        std::shared_ptr<HostSeat> seat;
+        std::uint64_t beat = 0;          // as seen last, and how long it has stood still since, as far as this thread was awake to see
+        std::uint64_t still_ns = 0;
+        std::uint64_t active_since = 0;  // CLOCK_MONOTONIC; 0: it does not decide
+    };
+    struct SeatLimits {
+        std::uint64_t beat_ns = 50'000'000;
+        std::uint64_t wait_ns = 0;
+    };
+    void watch_seats(std::uint64_t now) noexcept;
+    void put_off(std::uint32_t seat, std::string reason);
+    std::string judge_waits(std::uint32_t seat);
+    Attached* attached(std::uint32_t seat, std::uint32_t incarnation) noexcept;
+    void wake_workers() noexcept;
+    std::vector<Attached> attached_;     // guarded by mutex_, as are the next
+    std::array<SeatLimits, max_seats> limits_;
+    std::vector<SeatEvent> seat_events_;
+    std::uint32_t incarnations_ = 0;
+    std::uint64_t seats_watched_ = 0;    // when watch_seats() looked last
+    unsigned seat_looks_ = 0;
 
     std::uint32_t role_holder_ = 0;  // the sweeper's thread's own: who held the role at the last look, and since when
     std::uint64_t role_since_ = 0;

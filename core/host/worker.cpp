@@ -169,6 +169,34 @@ void Worker::show_core() noexcept {
     for (SessionMap* map : live_) map->header()->worker_cores[index_ % max_core_marks].store(core, std::memory_order_relaxed);
 }
 
+void Worker::add_seat(int view_fd, int desk_fd, std::shared_ptr<Link> link) {
+    std::shared_ptr<HostSeat> seat = HostSeat::attach(view_fd, desk_fd);
+    seat->set_link(std::move(link));
+    post([seat = std::move(seat)](Worker& w) {
+        if (!w.pool_->enter(map_patience_ns)) return;
+        w.pool_->add_seat(seat);
+        w.refresh_seat();
+        w.pool_->leave();
+        --w.seats_seen_;  // so that the next take() says that this worker is here
+    });
+}
+
+void Worker::drop_seat(std::uint32_t seat, std::uint32_t incarnation) {
+    post([=](Worker& w) {
+        if (!w.pool_->enter(map_patience_ns)) return;
+        w.pool_->drop_seat(seat, incarnation);
+        w.refresh_seat();
+        w.pool_->leave();
+        if (w.on_dropped) w.on_dropped("seat", seat, incarnation);
+    });
+}
+
+// Under the role.
+void Worker::refresh_seat() {
+    seats_seen_ = pool_->seats_changed();
+    seat_ = pool_->seated() ? pool_->seat_for(index_) : nullptr;
+}
+
 void Worker::quit() {
     post([](Worker& w) { w.quit_ = true; });
 }
@@ -185,7 +213,9 @@ void Worker::apply_inbox() {
 }
 
 bool Worker::work_ready() const noexcept {
-    return pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_);
+    if (pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_)) return true;
+    if (line_.latched.load(std::memory_order_relaxed) != 0 || pool_->seats_changed() != seats_seen_) return true;
+    return seat_ != nullptr && seat_->staged(index_);
 }
 
 void Worker::run() {
@@ -201,19 +231,28 @@ void Worker::run() {
             leaving_.clear();
         }
     }
-    if (!finished_.empty() && pool_->enter(map_patience_ns)) {
-        pool_->give_back(finished_);
-        finished_.clear();
-        pool_->leave();
-    }
+    give_up_role();
     line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_seq_cst);
     std::uint32_t me = index_ + 1;
     if (leading_ && pool_->memory().header.leader.compare_exchange_strong(me, 0)) pool_->promote(index_);
 }
 
+// The end of the loop: what it has finished goes back, and nothing is to be decided for it any more.
+void Worker::give_up_role() noexcept {
+    const bool latched = line_.latched.load(std::memory_order_relaxed) != 0;
+    if ((finished_.empty() && !latched && !pool_->seated()) || !pool_->enter(map_patience_ns)) return;
+    pool_->give_back(finished_);
+    finished_.clear();
+    pool_->return_latched(index_);
+    pool_->tell_worker(index_, false);
+    pool_->leave();
+}
+
 std::uint32_t Worker::take() {
     if (finished_.empty() && !work_ready()) return nobody;
+    if (seat_ != nullptr) seat_->prefetch(index_);
     if (!pool_->enter(map_patience_ns)) return nobody;
+    if (pool_->seats_changed() != seats_seen_) [[unlikely]] refresh_seat();
     if (!finished_.empty()) {
         pool_->give_back(finished_);
         finished_.clear();
@@ -265,9 +304,11 @@ void Worker::wait() {
     const auto stir = [&] {
         return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_ready();
     };
-    wait_began_ = leading_ ? ticks() : 0;
+    wait_began_ = leading_ || seat_ != nullptr ? ticks() : 0;
     if (leading_) {
         if (!spin_for(spin_.budget_ns(), stir)) sleep_leading(wake_seen);
+    } else if (seat_ != nullptr) {  // its next decision comes to itself, not to the leader
+        if (!spin_for(spin_.budget_ns(), stir) && header.leader.load(std::memory_order_seq_cst) != 0) sleep_following(wake_seen);
     } else if (!stir() && header.leader.load(std::memory_order_seq_cst) != 0) {
         // SYNC: seq_cst: we stored `idle`, then load the leader; who resigns stores leader 0, then looks for idle ones.
         sleep_following(wake_seen);
@@ -280,6 +321,11 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
     bool crowded = false;
     line_.sleeping.store(1, std::memory_order_seq_cst);
     waiters[count++] = {&line_.wake, wake_seen};
+    if (seat_ != nullptr) {
+        waiters[count] = {seat_->bell(index_), seat_->bell(index_)->load(std::memory_order_seq_cst)};
+        ++count;
+        seat_->set_asleep(index_, true);
+    }
     for (SessionMap* map : live_) {
         SessionHeader* header = map->header();
         // The bell first: a client that takes need_wake down after we put it up must find us waiting for the old value.
@@ -297,16 +343,25 @@ void Worker::sleep_leading(std::uint32_t wake_seen) {
         if (const std::uint64_t due = pool_->next_due_ns(); due != 0) until = std::min(until, due);
         if (!futex_wait_any(waiters, count, until)) futex_wait(&line_.wake, wake_seen, now_ns() + crowded_nap_ns);
     }
+    if (seat_ != nullptr) seat_->woken(index_);
     line_.sleeping.store(0, std::memory_order_relaxed);
 }
 
 void Worker::sleep_following(std::uint32_t wake_seen) {
+    FutexWaiter waiters[2] = {{&line_.wake, wake_seen}, {}};
+    unsigned count = 1;
     line_.sleeping.store(1, std::memory_order_seq_cst);
-    // SYNC: seq_cst pairs with wake_worker(): it bumps `wake`, then loads `sleeping`.
-    if (line_.wake.load(std::memory_order_seq_cst) == wake_seen && !news_.load(std::memory_order_seq_cst)) {
-        line_.sleeps.fetch_add(1, std::memory_order_relaxed);
-        futex_wait(&line_.wake, wake_seen, now_ns() + nap_ns);
+    if (seat_ != nullptr) {
+        waiters[count++] = {seat_->bell(index_), seat_->bell(index_)->load(std::memory_order_seq_cst)};
+        seat_->set_asleep(index_, true);
     }
+    // SYNC: seq_cst pairs with wake_worker(): it bumps `wake`, then loads `sleeping`.
+    if (line_.wake.load(std::memory_order_seq_cst) == wake_seen && !news_.load(std::memory_order_seq_cst) && (seat_ == nullptr || !seat_->staged(index_))) {
+        line_.sleeps.fetch_add(1, std::memory_order_relaxed);
+        if (count == 1) futex_wait(&line_.wake, wake_seen, now_ns() + nap_ns);
+        else if (!futex_wait_any(waiters, count, now_ns() + nap_ns)) futex_wait(&line_.wake, wake_seen, now_ns() + crowded_nap_ns);
+    }
+    if (seat_ != nullptr) seat_->woken(index_);
     line_.sleeping.store(0, std::memory_order_relaxed);
 }
 
@@ -560,6 +615,7 @@ void Worker::execute(std::uint32_t index) {
     EarlyEnd answer{&line, record.entry.generation, &ending, false, this, index};
     if (slot != nullptr) {
         ending.version = version.number;
+        if (seat_ != nullptr) seat_->prefetch_ahead(index_);
         run.started = ticks();
         line_.run_started.store(run.started, std::memory_order_relaxed);
         run.answer_context = &answer;
@@ -603,6 +659,7 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
+    if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended);
     BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
     account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
     serving_ = nobody;

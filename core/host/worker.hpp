@@ -41,6 +41,9 @@ public:
     void drop_kernel(std::uint32_t version_line, std::uint32_t generation);
     // Bindings of a version go; each slot that calls it again gets a new one. What is told as dropped: "bindings".
     void unbind(std::uint32_t version_line, std::uint32_t generation);
+    // An agent's regions; takes both descriptors, also when it throws. `link`: what it costs to reach them, or null.
+    void add_seat(int view_fd, int desk_fd, std::shared_ptr<Link> link = nullptr);
+    void drop_seat(std::uint32_t seat, std::uint32_t incarnation);  // told as dropped: "seat"
     void quit();
 
     // The worker's thread: until quit().
@@ -86,6 +89,8 @@ private:
     std::uint32_t take();
     void wait();
     void tell_wanted();
+    void refresh_seat();
+    void give_up_role() noexcept;
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_ready() const noexcept;
@@ -123,6 +128,8 @@ private:
     bool leading_ = false;
     std::uint8_t core_ = 0;                  // core_mark() that the sessions were shown
     bool quit_ = false;
+    std::shared_ptr<HostSeat> seat_;         // whose agent decides for this worker; null: nobody's, or its regions are on their way
+    std::uint32_t seats_seen_ = 0;           // Pool::seats_changed() when that was looked up
     std::uint32_t serving_ = nobody;         // session whose request is being executed
     std::uint64_t wait_began_ = 0;           // ticks; 0: did not wait as the leader for what comes next
     std::vector<SessionMap*> maps_;          // by session index, or null

@@ -208,6 +208,16 @@ void Region::seal_contents() const {
         throw Error(Code::internal_error, system_message("sealing a region's contents", errno));
 }
 
+int Region::readable_fd() const {
+    // Whoever gets it could open the file anew for writing: not once its mode says otherwise (except with CAP_DAC_OVERRIDE). Our own
+    // descriptor goes on writing.
+    if (::fchmod(fd_, S_IRUSR) != 0) throw Error(Code::internal_error, system_message("fchmod of a region", errno));
+    const std::string path = "/proc/self/fd/" + std::to_string(fd_);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) throw Error(Code::internal_error, system_message("opening a region read-only through /proc/self/fd", errno));
+    return fd;
+}
+
 int sealed_file(const char* name, std::span<const std::byte> bytes) {
     Fd fd{::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     if (fd.fd < 0) throw Error(Code::internal_error, system_message("memfd_create", errno));

@@ -15,11 +15,11 @@
 namespace teal {
 
 inline constexpr std::uint64_t region_magic = 0x4e4f494745524c54ULL;  // "TLREGION"
-inline constexpr std::uint32_t abi_version = 3;
+inline constexpr std::uint32_t abi_version = 4;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::size_t huge_page_bytes = 2u << 20;
 
-enum class RegionKind : std::uint32_t { session = 1, tensor = 2, spill = 3, pool = 4, weights = 5 };
+enum class RegionKind : std::uint32_t { session = 1, tensor = 2, spill = 3, pool = 4, weights = 5, view = 6, desk = 7 };
 
 struct RegionHeader {
     std::uint64_t magic;          // region_magic; set by create()
@@ -66,6 +66,7 @@ public:
     [[nodiscard]] bool writable() const noexcept { return writable_; }
     [[nodiscard]] std::uint32_t page_shift() const noexcept { return page_shift_; }
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+    [[nodiscard]] int readable_fd() const;  // a new descriptor of the same pages that nobody can write through; the caller's to close
     void close_fd() noexcept;   // keep the mapping, give the descriptor back
     void seal_contents() const; // no new writable mapping, no write(2), by anyone, ever
 

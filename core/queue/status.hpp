@@ -33,6 +33,15 @@ struct StatusEntry {
         count.store((before | 1) + 1, std::memory_order_release);
     }
 
+    // The writer's own look at what it wrote: no count to compare. After a death in the middle: whatever was written by then.
+    template <class T>
+    void copy_own(T& out) const noexcept {
+        static_assert(sizeof(T) == Words * 8);
+        std::uint64_t copy[Words];
+        for (std::size_t i = 0; i < Words; ++i) copy[i] = words[i].load(std::memory_order_relaxed);
+        std::memcpy(&out, copy, sizeof copy);
+    }
+
     // One attempt; false when a writer was in the way (or died in the middle: the count stays odd).
     template <class T>
     [[nodiscard]] bool read(T& out) const noexcept {

@@ -1,0 +1,440 @@
+// Pool: agents that decide what its workers do (docs/protocol.md, agents/host_seat.hpp).
+//
+// Theory of operation: a queued record that may run is *offered*: it lies in `offered` instead of the run queue, and the agent of its seat knows
+// of it. pick() carries out what the agent has staged for the worker, after the same looks as at the top of the run queue. When the agent
+// goes, what is offered goes to the run queue, and the default order holds from there on. The records' words remain what all is derived
+// from: after a death under the role the seats' words are written anew, and the agents read them.
+//
+// A process that holds the role without the regions of the agent's incarnation (a worker that has just started) tells nothing; it counts that, and
+// the host writes the words anew at its next look.
+#include <algorithm>
+
+#include "cpu/clock.hpp"
+#include "host/pool.hpp"
+#include "host/words.hpp"
+
+namespace teal {
+namespace {
+
+std::uint32_t generation_of_record(const Record& record) noexcept { return record.state.load(std::memory_order_relaxed) >> 8; }
+
+}  // namespace
+
+// ---- regions -------------------------------------------------------------------------------------------------------------------
+
+void Pool::add_seat(std::shared_ptr<HostSeat> seat) {
+    for (MappedSeat& mapped : mapped_)
+        if (mapped.seat->seat() == seat->seat() && mapped.seat->incarnation() == seat->incarnation()) {
+            ++mapped.count;
+            return;
+        }
+    mapped_.push_back({std::move(seat), 1});
+}
+
+void Pool::drop_seat(std::uint32_t seat, std::uint32_t incarnation) noexcept {
+    for (auto mapped = mapped_.begin(); mapped != mapped_.end(); ++mapped) {
+        if (mapped->seat->seat() != seat || mapped->seat->incarnation() != incarnation) continue;
+        if (--mapped->count == 0) mapped_.erase(mapped);
+        return;
+    }
+}
+
+HostSeat* Pool::seat_at(std::uint32_t seat) const noexcept {
+    const std::uint32_t incarnation = memory_->seats[seat].incarnation;
+    if (incarnation == 0) return nullptr;
+    for (const MappedSeat& mapped : mapped_)
+        if (mapped.seat->seat() == seat && mapped.seat->incarnation() == incarnation) return mapped.seat.get();
+    return nullptr;
+}
+
+std::shared_ptr<HostSeat> Pool::seat_for(std::uint32_t worker) const noexcept {
+    const HostSeat* seat = seat_at(memory_->worker_seats[worker]);
+    for (const MappedSeat& mapped : mapped_)
+        if (mapped.seat.get() == seat) return mapped.seat;
+    return nullptr;
+}
+
+void Pool::flush_seats() noexcept {
+    for (const MappedSeat& mapped : mapped_) mapped.seat->flush();
+}
+
+// ---- telling -------------------------------------------------------------------------------------------------------------------
+
+std::uint32_t Pool::seat_of(const Record& record) const noexcept {
+    return memory_->model_seats[memory_->versions[record.version_line].model] % max_seats;
+}
+
+RequestFacts Pool::facts_of(std::uint32_t index) const noexcept {
+    const Record& record = memory_->records[index];
+    const VersionLine& version = memory_->versions[record.version_line];
+    RequestFacts facts;
+    facts.index = index;
+    facts.generation = generation_of_record(record);
+    facts.model = static_cast<std::uint16_t>(version.model);
+    facts.session = static_cast<std::uint16_t>(record.session);
+    facts.priority = record.entry.priority;
+    facts.expected_ns = version.run_ns.load(std::memory_order_relaxed);
+    facts.arrived = join(record.entry.submitted_low, record.entry.submitted_high);  // the client's word: the agent's mechanism cuts it to now
+    facts.deadline_ns = join(record.entry.deadline_low, record.entry.deadline_high);
+    facts.worker = record.suspended != 0 ? record.suspended - 1 : nobody;
+    return facts;
+}
+
+void Pool::offer_to_agent(std::uint32_t index, MessageType left, std::uint64_t run_ns) noexcept {
+    Record& record = memory_->records[index];
+    const std::uint32_t at = seat_of(record);
+    if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) {
+        heap_push(index);
+        return;
+    }
+    PoolHeader& header = memory_->header;
+    memory_->offered[header.offered_size] = index;
+    poke(header.offered_size, header.offered_size + 1);
+    record.offered = static_cast<std::uint16_t>(header.offered_size);
+    HostSeat* seat = seat_at(at);
+    if (seat == nullptr) ++memory_->seats[at].missed;
+    else if (left == MessageType::nop) seat->ready(facts_of(index));
+    else seat->left(facts_of(index), left, record.suspended != 0 ? record.suspended - 1 : nobody, run_ns);
+}
+
+void Pool::retract(std::uint32_t index) noexcept {
+    PoolHeader& header = memory_->header;
+    Record& record = memory_->records[index];
+    if (record.offered == 0) return;
+    const std::uint32_t last = memory_->offered[header.offered_size - 1];
+    memory_->offered[record.offered - 1] = last;
+    memory_->records[last].offered = record.offered;
+    record.offered = 0;
+    poke(header.offered_size, header.offered_size - 1);
+}
+
+void Pool::prune_offered() noexcept {
+    for (std::uint32_t i = memory_->header.offered_size; i-- > 0;) {
+        const std::uint32_t index = memory_->offered[i];
+        if (state_of_record(memory_->records[index]) != State::queued) free_record(index);  // the last one comes here in its place
+    }
+}
+
+void Pool::tell_end(std::uint32_t index) noexcept {
+    const Record& record = memory_->records[index];
+    const std::uint32_t at = seat_of(record);
+    if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) return;
+    const State state = state_of_record(record);
+    HostSeat* seat = seat_at(at);
+    if (seat == nullptr) ++memory_->seats[at].missed;
+    else seat->ended(index, state == State::done || state == State::failed, state == State::failed);
+}
+
+void Pool::tell_blocked(std::uint32_t index) noexcept {
+    const std::uint32_t at = seat_of(memory_->records[index]);
+    if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) return;
+    HostSeat* seat = seat_at(at);
+    if (seat == nullptr) ++memory_->seats[at].missed;
+    else seat->blocked(index);
+}
+
+// A worker runs it without a decision; `along`: with another one.
+void Pool::tell_taken(std::uint32_t index, std::uint32_t worker, bool along) noexcept {
+    HostSeat* seat = seat_at(seat_of(memory_->records[index]));
+    HostSeat* workers = seat_at(memory_->worker_seats[worker] % max_seats);
+    if (along) {
+        if (seat != nullptr) seat->blocked(index, worker);
+        return;
+    }
+    if (seat != nullptr) seat->taken(index, worker);
+    if (workers != nullptr && workers != seat) workers->taken(index, worker);
+}
+
+void Pool::tell_tick() noexcept {
+    for (std::uint32_t i = 0; i < max_seats; ++i) {
+        HostSeat* seat = seat_at(i);
+        if (seat == nullptr) continue;
+        if (memory_->seats[i].missed != 0) restate(i);
+        else seat->tick();
+    }
+}
+
+void Pool::tell_worker(std::uint32_t worker, bool there) noexcept {
+    if (!seated()) return;
+    HostSeat* seat = seat_at(memory_->worker_seats[worker] % max_seats);
+    if (seat == nullptr) return;
+    if (there) seat->worker_came(worker);
+    else seat->worker_gone(worker);
+}
+
+void Pool::change_priority(std::uint32_t index, std::int32_t priority) noexcept {
+    Record& record = memory_->records[index];
+    if (state_of_record(record) != State::queued) return;
+    record.entry.priority = std::min(priority, memory_->sessions[record.session].most_priority);
+    if (record.offered == 0) {
+        for (std::uint32_t at = memory_->header.heap_size / 2; at-- > 0;) sift_down(at, memory_->header.heap_size);
+        return;
+    }
+    if (HostSeat* seat = seat_at(seat_of(record))) seat->priority(index, record.entry.priority);
+}
+
+std::uint64_t Pool::oldest_offered(std::uint32_t at) const noexcept {
+    const HostSeat* seat = seat_at(at);
+    std::uint64_t oldest = 0;
+    for (std::uint32_t i = 0; seat != nullptr && i < memory_->header.offered_size; ++i) {
+        const std::uint32_t index = memory_->offered[i];
+        if (seat_of(memory_->records[index]) != at) continue;
+        const std::uint64_t told = seat->told_at(index);
+        if (oldest == 0 || told < oldest) oldest = told;
+    }
+    return oldest;
+}
+
+void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended) noexcept {
+    // Without the role: the seats that this process has mapped change only in its own loop, between two requests.
+    const std::uint32_t at = seat_of(memory_->records[index]);
+    for (const MappedSeat& mapped : mapped_)
+        if (mapped.seat->seat() == at) mapped.seat->ran(index, started, ended);
+}
+
+void Pool::put_back(std::uint32_t index, MessageType why, std::uint64_t run_ns) noexcept {
+    Record& record = memory_->records[index];
+    record.suspended = record.worker + 1;
+    record.worker = nobody;
+    store_state(record, State::queued);
+    if (seated()) offer_to_agent(index, why, run_ns);
+    else heap_push(index);
+    uncount(record);
+    let_next(record);
+}
+
+// ---- agents come and go --------------------------------------------------------------------------------------------------------
+
+void Pool::seat_agent(std::uint32_t at, std::uint32_t incarnation) noexcept {
+    PoolHeader& header = memory_->header;
+    if (HostSeat* before = seat_at(at)) {  // an upgrade: what is offered stays so
+        before->deactivate(Outcome::no_agent);
+        before->wakeup(false);
+        before->flush(true);
+    }
+    memory_->seats[at] = {incarnation, 0};
+    header.seats.store(header.seats.load(std::memory_order_relaxed) | 1U << at, std::memory_order_relaxed);
+    HostSeat* seat = seat_at(at);
+    if (seat != nullptr) seat->activate();
+    restate(at);
+    // SYNC: release pairs with the acquire in Worker::refresh_seat().
+    header.seats_changed.fetch_add(1, std::memory_order_release);
+}
+
+void Pool::unseat_agent(std::uint32_t at, Outcome why) noexcept {
+    PoolHeader& header = memory_->header;
+    if (memory_->seats[at].incarnation == 0) return;
+    HostSeat* seat = seat_at(at);
+    header.seats.store(header.seats.load(std::memory_order_relaxed) & ~(1U << at), std::memory_order_relaxed);
+    memory_->seats[at] = {0, 0};
+    for (std::uint32_t i = header.offered_size; i-- > 0;) {
+        const std::uint32_t index = memory_->offered[i];
+        if (seat_of(memory_->records[index]) != at) continue;
+        retract(index);
+        heap_push(index);
+    }
+    header.seats_changed.fetch_add(1, std::memory_order_release);
+    if (seat == nullptr) return;
+    seat->deactivate(why);
+    seat->wakeup(false);
+    seat->flush(true);
+}
+
+// What is offered to one seat cannot become another's by itself: all goes to the run queue, and to the seats from there.
+void Pool::move_model(std::uint32_t model, std::uint32_t seat) noexcept {
+    PoolHeader& header = memory_->header;
+    for (std::uint32_t i = header.offered_size; i-- > 0;) {
+        const std::uint32_t index = memory_->offered[i];
+        if (memory_->versions[memory_->records[index].version_line].model != model) continue;
+        retract(index);
+        heap_push(index);
+    }
+    memory_->model_seats[model] = static_cast<std::uint8_t>(seat);
+    restate();
+}
+
+void Pool::move_worker(std::uint32_t worker, std::uint32_t seat) noexcept {
+    if (HostSeat* before = seat_at(memory_->worker_seats[worker] % max_seats)) before->worker_gone(worker);
+    memory_->worker_seats[worker] = static_cast<std::uint8_t>(seat);
+    if (HostSeat* after = seat_at(seat)) {
+        const bool there = memory_->workers[worker].state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(WorkerState::absent);
+        if (there) after->worker_came(worker);
+    }
+    memory_->header.seats_changed.fetch_add(1, std::memory_order_release);
+}
+
+void Pool::restate() noexcept {
+    for (std::uint32_t i = 0; i < max_seats; ++i)
+        if (memory_->seats[i].incarnation != 0) restate(i);
+}
+
+// All words of a seat, from the records.
+void Pool::restate(std::uint32_t at) noexcept {
+    HostSeat* seat = seat_at(at);
+    if (seat == nullptr) {
+        ++memory_->seats[at].missed;  // the host does it
+        return;
+    }
+    PoolHeader& header = memory_->header;
+    memory_->seats[at].missed = 0;
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < header.heap_size; ++i) {
+        const std::uint32_t index = memory_->heap[i];
+        if (seat_of(memory_->records[index]) != at) {
+            memory_->heap[kept++] = index;
+            continue;
+        }
+        memory_->offered[header.offered_size] = index;
+        poke(header.offered_size, header.offered_size + 1);
+        memory_->records[index].offered = static_cast<std::uint16_t>(header.offered_size);
+    }
+    poke(header.heap_size, kept);
+    for (std::uint32_t i = kept / 2; i-- > 0;) sift_down(i, kept);
+    seat->begin_restating();
+    std::uint32_t running[max_workers];
+    std::fill(running, running + max_workers, nobody);
+    for (std::uint32_t i = 0; i < record_count; ++i) {
+        const Record& record = memory_->records[i];
+        const State state = state_of_record(record);
+        const bool ours = state != State::free && seat_of(record) == at;
+        const bool on_worker = state != State::free && state != State::queued && record.worker < max_workers;
+        if (on_worker) running[record.worker] = i;
+        if (ours && state == State::queued && record.offered != 0) {
+            seat->restate(facts_of(i), request_is_runnable | (record.suspended != 0 ? static_cast<std::uint32_t>(request_suspended) : 0U));
+        } else if (ours && on_worker) {
+            RequestFacts facts = facts_of(i);
+            facts.worker = record.worker;
+            seat->restate(facts, request_is_runnable | request_on_worker);
+        } else {
+            seat->restate_free(i);
+        }
+    }
+    for (std::uint32_t i = 0; i < max_workers && i < seat->workers(); ++i) {
+        const bool there = memory_->workers[i].state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(WorkerState::absent);
+        const std::uint32_t flags = (there ? worker_online : 0U) | (memory_->worker_seats[i] % max_seats == at ? worker_of_seat : 0U);
+        seat->restate_worker(i, flags, running[i], running[i] != nobody ? generation_of_record(memory_->records[running[i]]) : 0);
+    }
+    seat->end_restating();
+}
+
+// ---- carrying out --------------------------------------------------------------------------------------------------------------
+
+std::uint32_t Pool::pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+    HostSeat* seat = seat_at(memory_->worker_seats[worker] % max_seats);
+    if (seat != nullptr) {
+        seat->worker_came(worker);
+        Claim claims[max_group];
+        for (std::uint32_t turn = 0; turn < stage_depth; ++turn) {
+            const unsigned count = seat->claim(worker, claims);
+            if (count == 0) break;
+            if (const std::uint32_t index = run_claimed({claims, count}, maps, *seat); index != nobody) return index;
+        }
+    }
+    // What no agent decides about.
+    const std::uint32_t index = pick_default(worker, maps);
+    if (index != nobody) tell_taken(index, worker, false);
+    else if (seat != nullptr) seat->found_nothing(worker, memory_->header.offered_size > 0);
+    return index;
+}
+
+// Where the agent leaves it to the pool: the best of all that it may choose from.
+std::uint32_t Pool::pick_offered(std::uint32_t worker, std::uint32_t at, std::span<SessionMap* const> maps) noexcept {
+    for (;;) {
+        std::uint32_t best = nobody;
+        for (std::uint32_t i = 0; i < memory_->header.offered_size; ++i) {
+            const std::uint32_t index = memory_->offered[i];
+            const Record& record = memory_->records[index];
+            if (seat_of(record) != at || (record.suspended != 0 && record.suspended != worker + 1)) continue;
+            if (best == nobody || before(index, best)) best = index;
+        }
+        if (best == nobody) return nobody;
+        retract(best);
+        if (fit(best, maps) == Fit::fits && start(best, worker)) return best;
+    }
+}
+
+// All of these passed the seat's own checks. Returns what the first one's worker runs, or nobody.
+std::uint32_t Pool::run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, HostSeat& seat) noexcept {
+    const std::uint32_t worker = claims[0].worker;
+    if (claims[0].decided.object == no_object) {
+        std::uint32_t index = pick_default(worker, maps);
+        if (index == nobody) index = pick_offered(worker, seat.seat(), maps);
+        seat.commit(claims[0], index != nobody ? Outcome::complete : Outcome::not_found);
+        if (index != nobody) tell_taken(index, worker, false);
+        return index;
+    }
+    Outcome outcomes[max_group];
+    bool all = true;
+    for (std::size_t i = 0; i < claims.size(); ++i) {
+        const std::uint32_t index = claims[i].decided.object;
+        const Record& record = memory_->records[index];
+        outcomes[i] = Outcome::not_found;  // when words and records disagree, the records are right
+        if (record.offered != 0 && generation_of_record(record) == claims[i].decided.generation) {
+            retract(index);
+            const Fit found = fit(index, maps);
+            outcomes[i] = found == Fit::fits ? Outcome::complete : found == Fit::ended ? Outcome::not_found : Outcome::not_runnable;
+        }
+        all = all && outcomes[i] == Outcome::complete;
+    }
+    if (all && claims.size() > 1) all = within_limits(claims);
+    for (std::size_t i = 0; i < claims.size(); ++i) {
+        const std::uint32_t index = claims[i].decided.object;
+        if (all) {
+            outcomes[i] = begin_claimed(claims[i], i > 0) ? Outcome::complete : Outcome::not_found;
+        } else if (outcomes[i] == Outcome::complete) {
+            outcomes[i] = Outcome::poisoned;
+            PoolHeader& header = memory_->header;  // offered as before, which needs no telling
+            memory_->offered[header.offered_size] = index;
+            poke(header.offered_size, header.offered_size + 1);
+            memory_->records[index].offered = static_cast<std::uint16_t>(header.offered_size);
+        }
+        seat.commit(claims[i], outcomes[i]);
+    }
+    return outcomes[0] == Outcome::complete ? claims[0].decided.object : nobody;
+}
+
+// Do the members of a group together stay within what may run of each name at once?
+bool Pool::within_limits(std::span<const Claim> claims) const noexcept {
+    for (const Claim& claim : claims) {
+        const std::uint32_t model = memory_->versions[memory_->records[claim.decided.object].version_line].model;
+        const ModelLine& line = memory_->models[model];
+        std::uint32_t same = 0;
+        for (const Claim& other : claims)
+            if (memory_->versions[memory_->records[other.decided.object].version_line].model == model) ++same;
+        if (line.most != 0 && line.running + same > line.most) return false;
+    }
+    return true;
+}
+
+// `elsewhere`: for a worker that does not hold the role; it finds it in its line.
+bool Pool::begin_claimed(const Claim& claim, bool elsewhere) noexcept {
+    const std::uint32_t index = claim.decided.object;
+    Record& record = memory_->records[index];
+    record.entry.priority = std::min(claim.decided.priority, memory_->sessions[record.session].most_priority);
+    // Before it runs in that worker's name: what nobody knows of would run nowhere, should we die here.
+    if (elsewhere) memory_->workers[claim.worker].latched.store(index + 1, std::memory_order_relaxed);
+    if (!start(index, claim.worker)) {
+        if (elsewhere) memory_->workers[claim.worker].latched.store(0, std::memory_order_relaxed);
+        return false;
+    }
+    if (elsewhere) wake_worker(claim.worker);
+    return true;
+}
+
+std::uint32_t Pool::take_latched(std::uint32_t worker) noexcept {
+    std::atomic<std::uint32_t>& latched = memory_->workers[worker].latched;
+    const std::uint32_t index = latched.load(std::memory_order_relaxed) - 1;
+    latched.store(0, std::memory_order_relaxed);
+    if (index >= record_count || memory_->records[index].worker != worker) return nobody;
+    const State state = state_of_record(memory_->records[index]);
+    if (state == State::running) return index;
+    if (is_terminal(state)) give_back({&index, 1});  // its time was over before its worker came to it
+    return nobody;
+}
+
+void Pool::return_latched(std::uint32_t worker) noexcept {
+    if (memory_->workers[worker].latched.load(std::memory_order_relaxed) == 0) return;
+    if (const std::uint32_t index = take_latched(worker); index != nobody) requeue(index);
+}
+
+}  // namespace teal

@@ -1,0 +1,51 @@
+// The smallest policy that does: one queue, first come, first served. For tests of what is around it.
+#pragma once
+
+#include <deque>
+
+#include "agents/policy.hpp"
+
+namespace teal::tests {
+
+class Fifo : public Policy {
+public:
+    void on_new(PolicyRequest& request, std::uint64_t) override {
+        ++news;
+        if (request.runnable && !request.staged) queue.push_back(&request);
+    }
+    void on_runnable(PolicyRequest& request, std::uint64_t) override { queue.push_back(&request); }
+    void on_blocked(PolicyRequest& request, std::uint64_t) override { std::erase(queue, &request); }
+    void on_done(PolicyRequest& request, std::uint64_t) override {
+        ++done;
+        std::erase(queue, &request);
+    }
+    void on_departed(PolicyRequest& request, std::uint64_t) override {
+        ++departed;
+        std::erase(queue, &request);
+    }
+    void on_latch_failure(PolicyRequest& request, Outcome outcome, std::uint64_t now) override {
+        last_refusal = outcome;
+        Policy::on_latch_failure(request, outcome, now);
+    }
+    Decision pick(PolicyWorker& worker, std::uint64_t) override {
+        for (auto at = queue.begin(); at != queue.end(); ++at) {
+            if ((*at)->worker != no_object && (*at)->worker != worker.index) continue;
+            Decision decision;
+            decision.request = *at;
+            queue.erase(at);
+            return decision;
+        }
+        return {};
+    }
+    unsigned depth() const override { return ahead; }
+    bool set(std::string_view, std::string_view) override { return false; }
+    PolicySettings settings() const override { return {}; }
+    std::string_view name() const override { return "fifo"; }
+
+    std::deque<PolicyRequest*> queue;
+    unsigned ahead = 1;
+    std::uint64_t news = 0, done = 0, departed = 0;
+    Outcome last_refusal = Outcome::complete;
+};
+
+}  // namespace teal::tests
