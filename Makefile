@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 JOBS   ?= $(shell nproc)
 
-.PHONY: help setup demo test build-core bench bench-setup lint format sanitize stubs clean
+.PHONY: help setup demo test build-core bench bench-setup bench-foundation lint format sanitize stubs clean
 
 help:
 	@echo "make demo       search Teal's docs by meaning from two processes at once, and see where the time went"
@@ -70,6 +70,18 @@ bench-setup: .venv-bench/.ready
 	@.venv-bench/bin/python -m pip check
 	@touch $@
 
+# The last Teal without agents, beside which `teal bench wave` measures what a pool without one pays.
+FOUNDATION := ffc1c3e
+bench-foundation: .venv-foundation/.ready
+
+.venv-foundation/.ready: locks/build.txt
+	@rm -rf build/foundation && mkdir -p build/foundation
+	@git archive $(FOUNDATION) | tar -x -C build/foundation
+	@$(PYTHON) -m venv --clear .venv-foundation
+	@.venv-foundation/bin/python -m pip install -q --disable-pip-version-check -r locks/build.txt
+	@.venv-foundation/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation ./build/foundation
+	@touch $@
+
 bench: $(STAMP) bench-setup
 	@$(BIN)/teal bench call
 
@@ -86,4 +98,4 @@ stubs: $(STAMP)
 	@$(BIN)/python -m nanobind.stubgen -q -p core/bindings/stubs.pat -m teal._core -o src/teal/_core.pyi
 
 clean:
-	rm -rf build $(VENV) .venv-bench
+	rm -rf build $(VENV) .venv-bench .venv-foundation

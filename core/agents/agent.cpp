@@ -477,38 +477,57 @@ void AgentLoop::show() noexcept {
     desk.decisions.store(figures_.decisions, std::memory_order_relaxed);
     desk.steps.store(figures_.steps, std::memory_order_relaxed);
     desk.runnable.store(waiting_, std::memory_order_relaxed);
+    desk.busy_ns.store(figures_.busy_ns, std::memory_order_relaxed);
     desk.errors.store(figures_.errors, std::memory_order_relaxed);
     desk.rescans.store(figures_.rescans, std::memory_order_relaxed);
 }
 
 void AgentLoop::run() {
-    std::uint64_t quiet_since = 0;
-    std::uint64_t looked = 0;
+    while (!stop_.load(std::memory_order_relaxed)) run(UINT64_MAX);
+    leave();
+}
+
+void AgentLoop::run(std::uint64_t until_ns) {
+    auto now = static_cast<std::uint64_t>(monotonic_ns());
     while (!stop_.load(std::memory_order_relaxed)) {
         if (news_.load(std::memory_order_relaxed)) apply_inbox();
-        const auto now = static_cast<std::uint64_t>(monotonic_ns());
         const unsigned done = step(now);
+        const auto after = static_cast<std::uint64_t>(monotonic_ns());
+        if (done > 0) figures_.busy_ns += after - now;
         if (done > 0 || !preemptible_.empty()) {
-            if (quiet_since != 0 && done > 0) spin_.learn(now - quiet_since);
-            quiet_since = 0;
-        } else if (quiet_since == 0) {
-            quiet_since = now;
+            if (quiet_since_ != 0 && done > 0) spin_.learn(now - quiet_since_);
+            quiet_since_ = 0;
+        } else if (quiet_since_ == 0) {
+            quiet_since_ = now;
         }
-        if ((++looked & 63) == 0) show();
-        if (quiet_since == 0 || spec_.idle_ns == UINT64_MAX || now - quiet_since < spin_.budget_ns()) {
+        if ((++looked_ & 63) == 0) show();
+        now = after;
+        if (now >= until_ns) break;
+        if (quiet_since_ == 0 || spec_.idle_ns == UINT64_MAX || now - quiet_since_ < spin_.budget_ns()) {
             if (done == 0) cpu_relax();
             continue;
         }
         show();
-        rest(now);
+        rest(now, until_ns);
+        now = static_cast<std::uint64_t>(monotonic_ns());
     }
+    show();
+}
+
+void AgentLoop::leave() {
     show();
     withdraw_all();
     seat_->set_state(AgentState::leaving);
 }
 
-void AgentLoop::rest(std::uint64_t now) {
-    std::uint64_t until = now + spec_.nap_ns;
+void AgentLoop::set_idle(std::uint64_t ns) noexcept {
+    if (ns == spec_.idle_ns) return;
+    spec_.idle_ns = ns;
+    spin_.set_ceiling(std::min(ns, std::uint64_t{1'000'000'000}));
+}
+
+void AgentLoop::rest(std::uint64_t now, std::uint64_t until_ns) {
+    std::uint64_t until = std::min(now + spec_.nap_ns, until_ns);
     const std::uint64_t timer = policy_->timer_ns(now);
     seat_->want_timer(timer);
     if (timer != 0) until = std::min(until, timer);

@@ -32,7 +32,7 @@ namespace teal {
 
 struct AgentSpec {
     std::uint64_t idle_ns = 50'000;     // how long it looks before it sleeps; UINT64_MAX: it never sleeps
-    std::uint64_t nap_ns = 10'000'000;  // longest sleep: so often its heart beats
+    std::uint64_t nap_ns = 20'000'000;  // longest sleep: so often its heart beats
     unsigned events = 1024;             // most messages of one step
 };
 
@@ -41,6 +41,7 @@ struct AgentFigures {
     std::uint64_t refused[outcome_count] = {};  // decisions, by outcome
     std::uint64_t moved = 0;            // staged decisions that went to another worker
     std::uint64_t preempts = 0;         // asks
+    std::uint64_t busy_ns = 0;          // spent on messages and decisions
     std::uint64_t errors = 0;           // what makes no sense: of the policy's decisions, or in messages
 };
 
@@ -52,6 +53,11 @@ public:
     unsigned step(std::uint64_t now);
     // Until stop(), on the real clock.
     void run();
+    // The same until `until_ns` (CLOCK_MONOTONIC): for who has other things to do now and then. leave() at the end.
+    void run(std::uint64_t until_ns);
+    void leave();
+    // How long it looks for news before it sleeps, from now on.
+    void set_idle(std::uint64_t ns) noexcept;
 
     // From any thread.
     void stop() noexcept;
@@ -113,7 +119,8 @@ private:
     [[nodiscard]] std::uint64_t time_of(std::uint64_t at) const noexcept;
     void show() noexcept;
     void apply_inbox();
-    void rest(std::uint64_t now);
+    void rest(std::uint64_t now, std::uint64_t until);
+    friend class Rounds;
 
     std::shared_ptr<AgentSeat> seat_;
     std::shared_ptr<Policy> policy_;
@@ -131,6 +138,8 @@ private:
     bool dirty_ = false;                       // something changed since the policy was asked last
     std::uint64_t settings_ = 0;
     AgentFigures figures_;
+    std::uint64_t quiet_since_ = 0;            // of run(): when there was nothing to do for the first time; 0: there is
+    std::uint64_t looked_ = 0;
 
     std::atomic<bool> stop_{false};
     std::mutex inbox_mutex_;                   // guards inbox_

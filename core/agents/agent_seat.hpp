@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "agents/host_seat.hpp"
@@ -91,6 +92,9 @@ public:
     void sleep(std::uint64_t until_ns) noexcept { sleep(until_ns, [] { return false; }); }
     // From another thread of this process: it is not to sleep now, or to wake up.
     void wake() noexcept;
+
+    // On the bells of several seats; not when one of them has news.
+    static void sleep_at_all(std::span<AgentSeat* const> seats, std::uint64_t until_ns) noexcept;
 
     [[nodiscard]] bool stages_ahead() const noexcept { return teal::stages_ahead(link_.get()); }
 

@@ -145,6 +145,10 @@ Outcome HostSeat::check(const Claim& claim) noexcept {
 void HostSeat::commit(const Claim& claim, Outcome outcome) noexcept {
     const Decided& d = claim.decided;
     settle(claim.worker, claim.serial, outcome);
+    if (trace_ != nullptr) [[unlikely]] {
+        const std::uint64_t at = clock_.ticks();
+        trace_->add(TraceKind::decision, at, std::min(d.staged, at), claim.worker, d.object, static_cast<std::uint32_t>(outcome), d.slice_us);
+    }
     if (outcome != Outcome::complete) {
         Message m = message(MessageType::latch_failure, d.object);
         m.generation = d.generation;

@@ -107,12 +107,21 @@ Message HostSeat::about(MessageType type, std::uint32_t record, RequestWord& wor
     return m;
 }
 
+namespace {
+
+bool is_about_worker(const Message& m) noexcept {
+    return m.type >= static_cast<std::uint16_t>(MessageType::worker_available) && m.type < static_cast<std::uint16_t>(MessageType::agent_timer);
+}
+
+}  // namespace
+
 void HostSeat::send(Message& m) noexcept {
     std::atomic<std::uint32_t>& aseq = view_header().aseq;
     m.aseq = aseq.load(std::memory_order_relaxed) + 1;
     aseq.store(m.aseq, std::memory_order_relaxed);
     if (now_ == 0) now_ = clock_.ticks();
     add(numbers().messages);
+    if (trace_ != nullptr) [[unlikely]] trace_->add(TraceKind::message, now_, now_, is_about_worker(m) ? m.object : m.worker, is_about_worker(m) ? no_object : m.object, m.type, m.tseq);
     if (link_ == nullptr) {
         m.when_low = low(now_);
         m.when_high = high(now_);

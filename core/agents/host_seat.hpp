@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "agents/seat_layout.hpp"
+#include "agents/trace.hpp"
 #include "link/link.hpp"
 
 namespace teal {
@@ -74,6 +75,7 @@ public:
     // `link` and `clock` are this process's own, set before anything else. Null: shm.
     void set_link(std::shared_ptr<Link> link) noexcept { link_ = std::move(link); }
     void set_clock(SeatClock clock) noexcept { clock_ = clock; }
+    void set_trace(Trace* trace) noexcept { trace_ = trace; }  // under the role; null: nobody records
     [[nodiscard]] Link* link() const noexcept { return link_.get(); }
 
     [[nodiscard]] const SeatMap& map() const noexcept { return map_; }
@@ -168,6 +170,11 @@ public:
         map_.times(record).started.store(started, std::memory_order_relaxed);
         map_.times(record).ended.store(ended, std::memory_order_relaxed);
     }
+    [[nodiscard]] bool is_idle(std::uint32_t worker) const noexcept {
+        const SeatWorker& line = map_.seat_worker(worker);
+        return (line.flags & worker_online) != 0 && line.running == no_object && line.told != 0;
+    }
+    [[nodiscard]] std::uint64_t idle_since(std::uint32_t worker) const noexcept { return map_.seat_worker(worker).since; }  // ticks
     [[nodiscard]] std::uint64_t told_at(std::uint32_t record) const noexcept { return map_.times(record).told; }  // ticks
     [[nodiscard]] SeatNumbers& numbers() const noexcept { return map_.numbers(); }
     [[nodiscard]] const SeatClock& clock() const noexcept { return clock_; }
@@ -206,6 +213,7 @@ private:
     std::uint32_t incarnation_ = 0;
     std::shared_ptr<Link> link_;
     SeatClock clock_;
+    Trace* trace_ = nullptr;
     std::uint64_t now_ = 0;            // ticks, of this hold of the role; 0: nothing sent in it
     std::vector<Message> pending_;     // over a link: until flush()
     unsigned pending_ends_ = 0;

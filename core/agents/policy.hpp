@@ -5,6 +5,8 @@
 // memory shared with anybody: time comes in, requests come in, decisions go out. So the same object runs live, over an emulated link,
 // in-line on the worker, and on a virtual clock. All calls come from one thread.
 //
+// on_new() is told of what runs already as well (request.staged): after an upgrade, or a rescan. What is in `request.worker` is bound there.
+//
 // A Request& stays valid from on_new() until on_done() or on_departed() has returned. After a rescan the mechanism calls on_new() for what it did
 // not know and on_departed() for what is gone; what is known is told as on_runnable() or on_blocked() if that changed.
 #pragma once
@@ -36,8 +38,11 @@ struct PolicyRequest {
     bool preemptible = false;             // its kernel can be taken from a worker …
     bool yields = false;                  // … at its own yield points only
     bool staged = false;                  // the mechanism has it staged or running: do not offer it again
-    std::uint64_t data[3] = {};           // the policy's own
+    std::uint64_t data[8] = {};           // the policy's own; 0 before on_new(). The shipped ones keep their queues' links here
 };
+
+// What a policy's settings may speak of by name.
+enum class Named : std::uint8_t { model, session };
 
 struct PolicyWorker {
     std::uint32_t index = no_object;
@@ -96,11 +101,20 @@ public:
     // How many decisions it wants staged for a worker (1 … stage_depth). Preemptive policies stage few: what is staged is decided early.
     virtual unsigned depth() const { return 1; }
 
+    // Model or session `index` is called `name`. Told before the first request of it where the mechanism knows, else as soon as it does.
+    // Until then it is called "#INDEX", so "slo.#3=1ms" speaks of model 3 whatever its name.
+    virtual void on_name(Named, std::uint16_t /*index*/, std::string_view /*name*/) {}
+
     // One setting; false: it has none of that name. Throws Error(invalid_argument) for a value that makes no sense.
     virtual bool set(std::string_view name, std::string_view value) = 0;
     virtual PolicySettings settings() const = 0;
     virtual std::string_view name() const = 0;
     virtual std::string dump() const { return {}; }   // its state, for people (SIGUSR1)
+    virtual bool work_conserving() const { return true; }  // promises: no worker idles while something waits that it may run
+    // Calls that failed inside the policy (an exception of a Python one), and what the last of them said. A mechanism that sees the
+    // number rise has a policy whose books may be wrong: it says so to the host, which puts the default order in its place.
+    virtual std::uint64_t errors() const { return 0; }
+    virtual std::string last_error() const { return {}; }
 };
 
 // "fifo", "fifo-per-worker", "edf", "fair", "shinjuku", "composite"; null: no such policy.

@@ -10,6 +10,7 @@ namespace teal {
 namespace nb = nanobind;
 
 void bind_cpu(nb::module_& m);
+void bind_confine(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_tensor(nb::module_& m);
 void bind_memory(nb::module_& m);
@@ -22,6 +23,12 @@ void bind_host(nb::module_& m);
 void bind_worker(nb::module_& m);
 void bind_systems(nb::module_& m);
 void bind_bpf(nb::module_& m);
+void bind_trace(nb::module_& m);
+void bind_seat(nb::module_& m);
+void bind_seat_numbers(nb::module_& m);
+void bind_link(nb::module_& m);
+void bind_wave(nb::module_& m);
+void bind_policy(nb::module_& m);
 
 // (lower bound in nanoseconds, count) of each bucket that is not empty.
 inline nb::list histogram_list(const Histogram& histogram) {

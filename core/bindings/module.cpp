@@ -34,6 +34,7 @@ NB_MODULE(_core, m) {
     nb::register_exception_translator(translate);
     m.attr("ABI_VERSION") = teal::abi_version;
     teal::bind_cpu(m);
+    teal::bind_confine(m);
     teal::bind_tensor(m);
     teal::bind_memory(m);
     teal::bind_watch(m);
@@ -41,7 +42,13 @@ NB_MODULE(_core, m) {
     teal::bind_host(m);
     teal::bind_worker(m);
     teal::bind_bpf(m);
+    teal::bind_trace(m);
+    teal::bind_link(m);
+    teal::bind_wave(m);
     teal::bind_measure(m);
     teal::bind_device(m);
     teal::bind_systems(m);
+    teal::bind_policy(m);
+    teal::bind_seat(m);
+    teal::bind_seat_numbers(m);
 }

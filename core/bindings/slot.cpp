@@ -308,8 +308,10 @@ void bind_slot(nb::module_& m) {
             return given;
         })
         .def("is_for", [](const Slot& s, const ClientSession& session, std::uint32_t model, std::uint32_t version) {
-            return s.session.get() == &session && s.model == model && s.version == version;
-        }, nb::arg("session"), nb::arg("model"), nb::arg("version"), "Are its requests this session's, for this model and version (0: the current one)?")
+            return s.session.get() == &session && s.model == model && s.version == version && !s.outgrown;
+        }, nb::arg("session"), nb::arg("model"), nb::arg("version"),
+             "Are its requests this session's, for this model and version (0: the current one)? Not after outgrow().")
+        .def("outgrow", [](Slot& s) { s.outgrown = true; }, "Its outputs did not fit: what calls on its inputs gets another slot over them.")
         .def_ro("model", &Slot::model)
         .def_prop_ro("nbytes", [](const Slot& s) {
             std::uint64_t total = 0;

@@ -41,6 +41,7 @@ struct Slot {
     std::uint32_t version = 0;
     std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
     std::uint64_t deadline_ns = 0;   // of the last submit
+    bool outgrown = false;           // its outputs did not fit: the next call on its inputs gets a slot with more room
     bool counted = true;             // the last submit's end was added to the statistics
     std::shared_ptr<void> claim;     // from ready() until its outputs were taken: no other call gets this memory meanwhile
 

@@ -40,6 +40,7 @@ struct SealedPages {
 struct WorkerSlot {
     nb::list inputs;
     nb::list outputs;   // None where the shape is not known before the run, or the output is not wanted
+    nb::list rooms;     // (address, bytes) for those whose shape is not known, else None
     nb::list wanted;    // bool for each output
     Run* run = nullptr; // while it runs
     // Of a device model.
@@ -275,6 +276,8 @@ public:
             for (const TensorDesc& tensor : run.descriptor->outputs) {
                 slot->outputs.append((tensor.flags & (tensor_absent | tensor_unplanned)) != 0 ? nb::none() : tensor_of(run, tensor, false));
                 slot->wanted.append((tensor.flags & tensor_absent) == 0);
+                const bool free = (tensor.flags & (tensor_absent | tensor_unplanned)) == tensor_unplanned;
+                slot->rooms.append(free ? nb::object(nb::make_tuple(reinterpret_cast<std::uintptr_t>(run.address(tensor)), tensor.capacity)) : nb::none());
             }
             if (native_) {
                 slot->native = native_->bind(run, error);
@@ -331,6 +334,8 @@ void bind_worker(nb::module_& m) {
     nb::class_<WorkerSlot>(m, "WorkerSlot", "The tensors of one slot, as a kernel sees them.")
         .def_ro("inputs", &WorkerSlot::inputs, nb::sig("def inputs(self) -> list[Tensor | None]"))
         .def_ro("outputs", &WorkerSlot::outputs, nb::sig("def outputs(self) -> list[Tensor | None]"))
+        .def_ro("rooms", &WorkerSlot::rooms, nb::sig("def rooms(self) -> list[tuple[int, int] | None]"),
+                "Address and bytes of the memory for outputs whose shape only the run can tell; None for all others. Valid as long as the binding.")
         .def_ro("wanted", &WorkerSlot::wanted, nb::sig("def wanted(self) -> list[bool]"))
         .def("count_copy_in", [](WorkerSlot& s, std::uint64_t bytes) {
             if (s.run == nullptr) return;

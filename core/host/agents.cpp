@@ -111,6 +111,21 @@ void Sweeper::set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::ui
     limits_[seat] = {beat_ns, wait_ns};
 }
 
+void Sweeper::set_local_fast_path(std::uint32_t seat, bool on) {
+    check_seat(seat);
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->set_local_fast_path(seat, on);
+    pool_->leave();
+}
+
+void Sweeper::set_trace(std::shared_ptr<Trace> trace) {
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->set_trace(std::move(trace));
+    pool_->leave();
+}
+
 void Sweeper::seat_model(std::uint32_t model, std::uint32_t seat) {
     check_seat(seat);
     if (model >= max_models) throw Error(Code::invalid_argument, "model index " + std::to_string(model) + " out of range");
@@ -201,6 +216,7 @@ void Sweeper::watch_seats(std::uint64_t now) noexcept {
         else if (one->seat->agent_state() == AgentState::leaving) reason = "left";
         else if (limits_[i].wait_ns != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
         if (reason.empty()) continue;
+        if (one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns) reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         try {
             put_off(i, reason);
         } catch (const Error&) {
@@ -212,12 +228,11 @@ void Sweeper::watch_seats(std::uint64_t now) noexcept {
 // Has a request waited longer for its agent than it may? Empty: no, or somebody dispatches right now.
 std::string Sweeper::judge_waits(std::uint32_t seat) {
     if (!pool_->try_enter()) return {};
-    const std::uint64_t oldest = pool_->oldest_offered(seat);
+    // Where all workers have their hands full nobody is to blame for a wait.
+    const auto waited = static_cast<std::uint64_t>(ticks_to_ns(pool_->longest_neglected(seat)));
     pool_->leave();
-    const std::uint64_t at = ticks();
-    const std::uint64_t waited = oldest != 0 && at > oldest ? static_cast<std::uint64_t>(ticks_to_ns(at - oldest)) : 0;
     if (waited <= limits_[seat].wait_ns) return {};
-    return "a request has waited for " + std::to_string(waited / 1'000'000) + " ms";
+    return "a request has waited for " + std::to_string(waited / 1'000'000) + " ms beside a worker with nothing to do";
 }
 
 bool Sweeper::change_priority(std::uint32_t session, std::uint32_t slot, std::uint32_t generation, std::int32_t priority) {

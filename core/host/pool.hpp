@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "agents/host_seat.hpp"
+#include "agents/trace.hpp"
 #include "host/session.hpp"
 #include "memory/region.hpp"
 #include "queue/histogram.hpp"
@@ -184,7 +185,7 @@ struct PoolHeader {
     std::uint32_t held_size;
     std::uint64_t next_due_ns;   // when the first that waits for company has waited long enough; 0: none does
     std::uint32_t offered_size;
-    std::uint8_t pad4[4];
+    std::uint32_t fast_seats;    // bit i: set_local_fast_path(i)
 };
 static_assert(sizeof(PoolHeader) == 256);
 
@@ -277,10 +278,17 @@ public:
     void change_priority(std::uint32_t record, std::int32_t priority) noexcept;
     // Ticks at which the agent of a seat was told of the one that waits longest for it; 0: none does.
     [[nodiscard]] std::uint64_t oldest_offered(std::uint32_t seat) const noexcept;
+    // Ticks for which a request has waited for that agent while a worker that could run it had nothing to do: the longest such time.
+    [[nodiscard]] std::uint64_t longest_neglected(std::uint32_t seat) const noexcept;
     // Running → queued on its own worker, which goes on with it later. `why`: request_preempt or request_yield.
     void put_back(std::uint32_t record, MessageType why, std::uint64_t run_ns) noexcept;
     // By the worker that runs it, any time.
     void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended) noexcept;
+    // A recording that this process writes to from now on; null: none. Under the role.
+    void set_trace(std::shared_ptr<Trace> trace) noexcept;
+    [[nodiscard]] Trace* trace() const noexcept { return trace_.get(); }  // the worker's loop, or under the role
+    // Of a seat: a request that finds a worker with nothing to do, and nobody waiting, runs at once and the agent is told.
+    void set_local_fast_path(std::uint32_t seat, bool on) noexcept;
 
     // Under the role: how many workers may run the model at once (0: any number).
     void limit_running(std::uint32_t model, std::uint32_t most) noexcept;
@@ -376,6 +384,7 @@ private:
         unsigned count;
     };
     std::vector<MappedSeat> mapped_;    // under the role
+    std::shared_ptr<Trace> trace_;      // this process's own; while somebody records
 };
 
 }  // namespace teal

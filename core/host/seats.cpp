@@ -28,6 +28,7 @@ void Pool::add_seat(std::shared_ptr<HostSeat> seat) {
             ++mapped.count;
             return;
         }
+    seat->set_trace(trace_.get());
     mapped_.push_back({std::move(seat), 1});
 }
 
@@ -185,6 +186,34 @@ std::uint64_t Pool::oldest_offered(std::uint32_t at) const noexcept {
     return oldest;
 }
 
+std::uint64_t Pool::longest_neglected(std::uint32_t at) const noexcept {
+    const HostSeat* seat = seat_at(at);
+    const std::uint64_t now = ticks();
+    const std::uint32_t end = std::min(memory_->header.worker_end.load(std::memory_order_relaxed), max_workers);
+    std::uint64_t longest = 0;
+    for (std::uint32_t i = 0; seat != nullptr && i < memory_->header.offered_size; ++i) {
+        const Record& record = memory_->records[memory_->offered[i]];
+        if (seat_of(record) != at) continue;
+        const std::uint64_t told = seat->told_at(memory_->offered[i]);
+        for (std::uint32_t worker = 0; worker < end; ++worker) {
+            if (record.suspended != 0 && record.suspended != worker + 1) continue;
+            const std::uint64_t since = std::max(told, seat->idle_since(worker));
+            if (seat->is_idle(worker) && now > since) longest = std::max(longest, now - since);
+        }
+    }
+    return longest;
+}
+
+void Pool::set_trace(std::shared_ptr<Trace> trace) noexcept {
+    trace_ = std::move(trace);
+    for (const MappedSeat& mapped : mapped_) mapped.seat->set_trace(trace_.get());
+}
+
+void Pool::set_local_fast_path(std::uint32_t seat, bool on) noexcept {
+    const std::uint32_t bit = 1U << seat;
+    memory_->header.fast_seats = on ? memory_->header.fast_seats | bit : memory_->header.fast_seats & ~bit;
+}
+
 void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended) noexcept {
     // Without the role: the seats that this process has mapped change only in its own loop, between two requests.
     const std::uint32_t at = seat_of(memory_->records[index]);
@@ -196,6 +225,12 @@ void Pool::put_back(std::uint32_t index, MessageType why, std::uint64_t run_ns) 
     Record& record = memory_->records[index];
     record.suspended = record.worker + 1;
     record.worker = nobody;
+    if (trace_ != nullptr) [[unlikely]] {
+        const std::uint64_t at = ticks();
+        const auto end = why == MessageType::request_yield ? TraceEnd::yielded : TraceEnd::preempted;
+        trace_->add(TraceKind::run, at, at - std::min(at, ns_to_ticks(static_cast<std::int64_t>(run_ns))), record.suspended - 1, index,
+                    static_cast<std::uint32_t>(end), record.version_line);
+    }
     store_state(record, State::queued);
     if (seated()) offer_to_agent(index, why, run_ns);
     else heap_push(index);
@@ -331,7 +366,10 @@ std::uint32_t Pool::pick_decided(std::uint32_t worker, std::span<SessionMap* con
         }
     }
     // What no agent decides about.
-    const std::uint32_t index = pick_default(worker, maps);
+    std::uint32_t index = pick_default(worker, maps);
+    // Nobody waits but this one, and here is a worker with nothing to do: there is nothing to decide.
+    if (index == nobody && seat != nullptr && memory_->header.offered_size == 1 && (memory_->header.fast_seats >> seat->seat() & 1) != 0) [[unlikely]]
+        index = pick_offered(worker, seat->seat(), maps);
     if (index != nobody) tell_taken(index, worker, false);
     else if (seat != nullptr) seat->found_nothing(worker, memory_->header.offered_size > 0);
     return index;

@@ -76,8 +76,12 @@ public:
     bool deactivate_seat(std::uint32_t seat, const std::string& reason);
     void detach_seat(std::uint32_t seat, std::uint32_t incarnation);  // after every worker has let go
     [[nodiscard]] std::uint32_t active_seat(std::uint32_t seat);      // incarnation, or 0
-    // An agent whose heart stands still for `beat_ns`, or that leaves a request waiting for `wait_ns` (0: any time), is put off its seat.
+    // An agent whose heart stands still for `beat_ns`, or that leaves a request waiting for `wait_ns` (0: any
+    // time) beside a worker with nothing to do, is put off its seat.
     void set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::uint64_t wait_ns);
+    // A request that finds a worker with nothing to do, and nobody waiting, runs at once, and the agent is told.
+    void set_local_fast_path(std::uint32_t seat, bool on);
+    void set_trace(std::shared_ptr<Trace> trace);                     // a recording, of what this process does; null: none
     void seat_model(std::uint32_t model, std::uint32_t seat);         // who decides about requests of a name
     void seat_worker(std::uint32_t worker, std::uint32_t seat);       // who decides for a worker
     void wake_agent(std::uint32_t seat, bool settings);

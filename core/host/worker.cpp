@@ -191,6 +191,15 @@ void Worker::drop_seat(std::uint32_t seat, std::uint32_t incarnation) {
     });
 }
 
+void Worker::set_trace(std::shared_ptr<Trace> trace) {
+    post([trace = std::move(trace)](Worker& w) {
+        if (!w.pool_->enter(map_patience_ns)) return;
+        w.pool_->set_trace(trace);
+        w.pool_->leave();
+        if (trace == nullptr && w.on_dropped) w.on_dropped("trace", 0, 0);
+    });
+}
+
 // Under the role.
 void Worker::refresh_seat() {
     seats_seen_ = pool_->seats_changed();
@@ -660,6 +669,10 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
     if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended);
+    if (Trace* trace = pool_->trace(); trace != nullptr && ending.started != 0) [[unlikely]] {
+        trace->add(TraceKind::run, ending.ended, ending.started, index_, index,
+                   static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);
+    }
     BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
     account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
     serving_ = nobody;

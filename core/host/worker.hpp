@@ -44,6 +44,8 @@ public:
     // An agent's regions; takes both descriptors, also when it throws. `link`: what it costs to reach them, or null.
     void add_seat(int view_fd, int desk_fd, std::shared_ptr<Link> link = nullptr);
     void drop_seat(std::uint32_t seat, std::uint32_t incarnation);  // told as dropped: "seat"
+    // A recording, of what this worker does; null: none (told as dropped: "trace").
+    void set_trace(std::shared_ptr<Trace> trace);
     void quit();
 
     // The worker's thread: until quit().

@@ -187,7 +187,7 @@ std::string LinkSpec::text() const {
     return std::string(link_kind_name(kind)) + settings;
 }
 
-bool LinkSpec::is_plain_shm() const noexcept { return text() == "shm"; }
+bool LinkSpec::is_plain_shm() const { return text() == "shm"; }
 
 Link::Link(const LinkSpec& spec, Clock clock)
     : spec_(spec), clock_(clock), read_(ticks_of(spec.figures.read)), write_(ticks_of(spec.figures.write)), line_(ticks_of(spec.figures.line)),

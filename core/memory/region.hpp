@@ -3,7 +3,7 @@
 // Theory of operation: create() makes an anonymous memfd, sizes it, reserves every page (fallocate),
 // writes the header page and seals the size, so that nobody who gets the descriptor can make another
 // process fault by truncating it. adopt() is the other end: it takes a descriptor that came over a
-// socket, believes fstat and the seals, checks the header against this build, and maps it. The header
+// socket, believes its size and the seals, checks the header against this build, and maps it. The header
 // is for people and version checks; after adopt() nothing in it is used for addressing.
 #pragma once
 
@@ -19,7 +19,7 @@ inline constexpr std::uint32_t abi_version = 4;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::size_t huge_page_bytes = 2u << 20;
 
-enum class RegionKind : std::uint32_t { session = 1, tensor = 2, spill = 3, pool = 4, weights = 5, view = 6, desk = 7 };
+enum class RegionKind : std::uint32_t { session = 1, tensor = 2, spill = 3, pool = 4, weights = 5, view = 6, desk = 7, trace = 8 };
 
 struct RegionHeader {
     std::uint64_t magic;          // region_magic; set by create()

@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
-ABI_VERSION: int = 3
+ABI_VERSION: int = 4
 
 def cpu_features() -> dict[str, Any]:
     """
@@ -42,6 +42,16 @@ def jitter(core: int, milliseconds: int) -> dict[str, float]:
 def probe_system() -> dict[str, int]:
     """
     Uses what Teal needs from the kernel and reports 0 or an errno by name: memfd_seals, memfd_huge, futex_waitv, pidfd_open, robust_futex, fd_passing, peer_identity.
+    """
+
+def walls_offered() -> dict[str, Any]:
+    """
+    filter, capabilities (bool), landlock (version, 0: none), missing: what an agent's process can be locked in with here.
+    """
+
+def confine() -> dict[str, Any]:
+    """
+    Locks this process in for good: see core/agents/confine.hpp. As walls_offered().
     """
 
 class Tensor:
@@ -300,7 +310,12 @@ class Slot:
 
     def is_for(self, session: Session, model: int, version: int) -> bool:
         """
-        Are its requests this session's, for this model and version (0: the current one)?
+        Are its requests this session's, for this model and version (0: the current one)? Not after outgrow().
+        """
+
+    def outgrow(self) -> None:
+        """
+        Its outputs did not fit: what calls on its inputs gets another slot over them.
         """
 
     @property
@@ -545,6 +560,34 @@ class Sweeper:
 
     def session(self, session: int) -> dict[str, Any]: ...
 
+    def attach_seat(self, seat: int, link: str, ring: int = 8192) -> tuple[int, int, int, int]:
+        """
+        Incarnation, and descriptors of its view and its desk for workers, which stay ours, and of its view for the agent, which do not.
+        """
+
+    def activate_seat(self, seat: int, incarnation: int) -> None: ...
+
+    def deactivate_seat(self, seat: int, reason: str) -> bool:
+        """False: nobody decided there."""
+
+    def detach_seat(self, seat: int, incarnation: int) -> None: ...
+
+    def active_seat(self, seat: int) -> int:
+        """Incarnation whose agent decides; 0: none does."""
+
+    def set_seat_limits(self, seat: int, beat_ns: int, wait_ns: int) -> None: ...
+
+    def set_local_fast_path(self, seat: int, on: bool) -> None: ...
+
+    def wake_agent(self, seat: int, settings: bool) -> None: ...
+
+    def take_seat_events(self) -> list[tuple[int, int, str, int]]:
+        """
+        (seat, incarnation, reason, CLOCK_MONOTONIC ns) of agents that were put off their seats since the last time.
+        """
+
+    def set_trace(self, trace: Trace | None) -> None: ...
+
 KERNEL_PURE: int = 1
 
 KERNEL_IDEMPOTENT: int = 2
@@ -582,6 +625,12 @@ class WorkerSlot:
 
     @property
     def outputs(self) -> list[Tensor | None]: ...
+
+    @property
+    def rooms(self) -> list[tuple[int, int] | None]:
+        """
+        Address and bytes of the memory for outputs whose shape only the run can tell; None for all others. Valid as long as the binding.
+        """
 
     @property
     def wanted(self) -> list[bool]: ...
@@ -685,6 +734,16 @@ class Worker:
 
     def quit(self) -> None: ...
 
+    def add_seat(self, view_fd: int, desk_fd: int, link: str) -> None:
+        """Takes the descriptors."""
+
+    def drop_seat(self, seat: int, incarnation: int) -> None: ...
+
+    def add_trace(self, fd: int) -> None:
+        """Takes the descriptor."""
+
+    def drop_trace(self) -> None: ...
+
 def bpf_create_memory(nbytes: int) -> int:
     """
     A memory-mappable BPF array of one value; raises NotFound where bpf(2) is not permitted.
@@ -721,6 +780,45 @@ class Bell:
 
     @property
     def rung(self) -> int: ...
+
+class Trace:
+    """A recording of what happens in a pool: core/agents/trace.hpp."""
+
+    def __init__(self, events: int) -> None: ...
+
+    @property
+    def fd(self) -> int: ...
+
+    @property
+    def left_out(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def add(self, kind: int, at: int, begin: int, worker: int, record: int, why: int, more: int) -> None:
+        """For tests."""
+
+    def events(self) -> list[tuple[str, int, int, int, int, int, int]]:
+        """
+        (kind, at, begin, worker, record, why, more); times in nanoseconds since the first.
+        """
+
+def parse_link(spec: str) -> dict[str, Any]:
+    """
+    What a link's specification means: kind, figures in ns, tricks, and its shortest text. Raises InvalidArgument.
+    """
+
+def measure_link(spec: str, n: int) -> list[tuple[str, int, list[int]]]:
+    """
+    Each primitive of a link: its name, the ns asked, and the ns that each of n tries took. Raises InvalidArgument.
+    """
+
+def open_loop(kinds: list[tuple[list[Slot], bool]], at_ns: NDArray[Any], kind: NDArray[Any], value: NDArray[Any], most_out: int, patience_ns: int, nap_ns: int = 0) -> dict[str, Any]:
+    """
+    Sends requests when they are due (ns from the start, uint64), of a kind (uint32) and with a value (int64) each, whatever became of those before. A kind: its slots, and whether the value is written into input 0. Returns latency_ns and ended_ns (uint64 as bytes; all ones: failed), most_late_ns, failed, failure. nap_ns: it sleeps so long between its looks; 0: never. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.
+    """
 
 def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
     """Nanoseconds of each bare round trip between two cores: the floor."""
@@ -841,3 +939,225 @@ class SystemsNetwork:
 
     def measure(self, x: NDArray[Any], scores: NDArray[Any], verdict: NDArray[Any], n: int) -> list[float]:
         """Nanoseconds of each of n runs."""
+
+class Request:
+    """
+    A request, as of the last event about it. May carry attributes of the policy's own. Times are nanoseconds on the clock of Policy.now.
+    """
+
+    @property
+    def index(self) -> int:
+        """
+        Its record: a number below the most that may be out, used again by others later.
+        """
+
+    @property
+    def generation(self) -> int:
+        """Tells uses of a record apart."""
+
+    @property
+    def model(self) -> int:
+        """Index of its model."""
+
+    @property
+    def session(self) -> int:
+        """Index of its client's session."""
+
+    @property
+    def priority(self) -> int:
+        """Higher is more urgent."""
+
+    @property
+    def arrived_ns(self) -> int: ...
+
+    @property
+    def deadline_ns(self) -> int:
+        """0: none."""
+
+    @property
+    def expected_ns(self) -> int:
+        """What such requests usually take; 0: not known."""
+
+    @property
+    def ran_ns(self) -> int:
+        """How long it has run so far."""
+
+    @property
+    def worker(self) -> int | None:
+        """The only worker that can go on with it; None: any."""
+
+    @property
+    def runnable(self) -> bool:
+        """It may run."""
+
+    @property
+    def preemptible(self) -> bool:
+        """It can be taken from its worker ..."""
+
+    @property
+    def yields(self) -> bool:
+        """... at its own yield points only."""
+
+    @property
+    def staged(self) -> bool:
+        """
+        A worker has it, or is about to. Setting it changes what this object says, for policies made of policies.
+        """
+
+    @staged.setter
+    def staged(self, arg: bool, /) -> None: ...
+
+    @property
+    def over(self) -> bool:
+        """It has ended."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def __repr__(self) -> str: ...
+
+class PolicyWorker:
+    """A worker, as of the last call with it."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def running(self) -> Request | None:
+        """What it is believed to run."""
+
+    @property
+    def since_ns(self) -> int:
+        """Since when it runs or idles."""
+
+    @property
+    def slice_ns(self) -> int:
+        """How long what runs was given; 0: until it ends."""
+
+    @property
+    def staged(self) -> int:
+        """Decisions that wait for it."""
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def online(self) -> bool: ...
+
+class Decision:
+    """What pick() may return instead of a request: with how it is to run."""
+
+    def __init__(self, request: Request | None, *, slice_ns: int = 0, expires_ns: int = 0, idle_only: bool = False, may_not_preempt: bool = False, local_default: bool = False) -> None:
+        """
+        slice_ns: how long it may run before it leaves its worker, 0: until it ends. expires_ns: refused when it is taken up after that time. idle_only: refused unless the worker has nothing to do. may_not_preempt: not even when its slice is over. local_default: with request None, the pool's own order chooses.
+        """
+
+    @property
+    def request(self) -> Request | None: ...
+
+    @property
+    def slice_ns(self) -> int: ...
+
+    @property
+    def expires_ns(self) -> int: ...
+
+class Policy:
+    """A policy as a mechanism drives it: a shipped one, or a PythonPolicy."""
+
+    @property
+    def name(self) -> str: ...
+
+    def set(self, name: str, value: str) -> None:
+        """
+        One setting. Raises InvalidArgument for a name or a value that it does not take.
+        """
+
+    def settings(self) -> list[tuple[str, str]]:
+        """(name, value) of all settings, as set() takes them."""
+
+    def named(self, kind: int, index: int, name: str) -> None:
+        """Model (kind 0) or session (1) `index` is called `name`."""
+
+    def dump(self) -> str:
+        """Its state, for people."""
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def work_conserving(self) -> bool: ...
+
+    @property
+    def errors(self) -> int:
+        """Calls that raised, or made no sense."""
+
+    @property
+    def last_error(self) -> str: ...
+
+class PythonPolicy(Policy):
+    """Drives an object of a class that derives from teal.agents.Policy."""
+
+    def __init__(self, policy: object) -> None: ...
+
+    @property
+    def python(self) -> object: ...
+
+def make_policy(name: str) -> Policy:
+    """A shipped policy; None: there is none of that name."""
+
+def policy_names() -> list[str]: ...
+
+def play(policy: Policy, script: Sequence[int], workers: int = 4) -> tuple[list[int], str]:
+    """
+    Plays a sequence of events to a policy, one for each word. Returns what it decided (for each pick the record + 1 and the slice, or 0), and what was wrong with it, or ''.
+    """
+
+def parse_time(setting: str, value: str, least: int) -> int: ...
+
+def parse_weight(setting: str, value: str) -> int: ...
+
+def parse_whole(setting: str, value: str, least: int, most: int) -> int: ...
+
+def parse_flag(setting: str, value: str) -> bool: ...
+
+def show_time(ns: int) -> str: ...
+
+def show_weight(thousandths: int) -> str: ...
+
+class AgentLoop:
+    """The mechanism around a policy, at one seat: core/agents/agent.hpp."""
+
+    def __init__(self, view_fd: int, desk_fd: int, policy: Policy, link: str = 'shm', idle_ns: int = 50000) -> None: ...
+
+    def step(self, now: int) -> int:
+        """One look at CLOCK_MONOTONIC now; how much there was to do."""
+
+    def leave(self) -> None:
+        """Takes back what is staged, and says that it goes."""
+
+    def set_idle(self, ns: int) -> None: ...
+
+    def numbers(self) -> dict[str, int]: ...
+
+    def dump(self) -> str: ...
+
+class Rounds:
+    """Several agents' loops in one thread."""
+
+    def __init__(self) -> None: ...
+
+    def add(self, loop: AgentLoop) -> None: ...
+
+    def remove(self, loop: AgentLoop) -> None: ...
+
+    def run(self, slice_ns: int) -> None:
+        """For so long."""
+
+def seat_numbers(sweeper: Sweeper, seat: int, incarnation: int) -> dict[str, Any]:
+    """
+    Counters and histograms of one incarnation; `desk`: what its agent says. Raises NotFound.
+    """
+
+def seat_pulse(sweeper: Sweeper, seat: int, incarnation: int) -> tuple[int, int, int]:
+    """
+    Refusals that no correct agent meets; ns that the agent says it was busy, and events that it says it saw. Raises NotFound.
+    """

@@ -435,3 +435,18 @@ def test_teal_isa_is_read_by_a_new_process() -> None:
     lowered = features(narrowest)
     assert (lowered["isa"], lowered["isa_error"]) == (narrowest, None)
     assert lowered["isa_widest"] == wrong["isa_widest"]
+
+
+@pytest.mark.parametrize(
+    ("walls", "status", "words"),
+    [
+        ({"filter": True, "landlock": 7, "missing": ""}, Status.PASS, "Landlock version 7"),
+        ({"filter": True, "landlock": 0, "missing": "no Landlock: old"}, Status.CAUTION, "no Landlock"),
+        ({"filter": False, "landlock": 0, "missing": "no filter: why"}, Status.CAUTION, "no filter of system calls"),
+    ],
+)
+def test_what_agents_are_locked_in_with(walls: dict[str, Any], status: Status, words: str) -> None:
+    check = doctor.check_agent_walls(offered=walls)
+    assert check.status is status
+    assert words in check.found
+    assert walls["missing"] in check.found

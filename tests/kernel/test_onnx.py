@@ -166,6 +166,38 @@ def test_nonzero_small_then_huge_then_planned(load: Any, onnx_model: Any, counte
     assert model(**x)[0].shape == (1, 300_000)
 
 
+def test_unknown_extents_are_written_in_place(load: Any, onnx_model: Any) -> None:
+    """Once it is known how large they are: also for inputs that were made before it was."""
+    graph = "g (float[batch, 2304] x) => (float[batch, Concaty_dim_1] y) { y = Concat <axis = 1> (x, x) }"
+    model = load(onnx_model(graph))
+    x = model.new_inputs(batch=128)
+    for number in range(3):  # comes in a region of its own; is copied into its slot; is written there
+        x["x"][:] = number
+        (y,) = model(**x)
+        assert np.array_equal(y.numpy(), np.full((128, 4608), number, np.float32))
+        del y
+    before = copies(model)
+    for number in range(4):
+        x["x"][:] = number
+        (y,) = model(**x)
+        assert np.array_equal(y.numpy(), np.full((128, 4608), number, np.float32))
+        del y
+    assert copies(model) == before
+    (small,) = model(np.ones((2, 2304), np.float32))
+    assert small.shape == (2, 4608)
+
+
+def test_an_output_that_is_not_as_last_time(load: Any, onnx_model: Any) -> None:
+    """The same shapes in, others out: what was expected of it is given up, and every answer is right."""
+    model = load(onnx_model("g (float[N] x) => (int64[one, M] y) { y = NonZero(x) }"))
+    generator = np.random.default_rng(7)
+    for count in (5, 5, 5, 9, 0, 9, 9, 5, 5):
+        x = np.zeros(64, np.float32)
+        x[generator.choice(64, count, replace=False)] = 1
+        (y,) = model(x)
+        assert np.array_equal(np.asarray(y), np.nonzero(x))
+
+
 def test_unique_has_four_outputs_of_unknown_size(load: Any, onnx_model: Any) -> None:
     model = load(
         onnx_model(

@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,15 +204,20 @@ def decode(text: str) -> array[int]:
 
 
 def take_turns(
-    entries: Sequence[Entry], blocks: int, progress: Callable[[str], None] | None = None
+    entries: Sequence[Entry], blocks: int, progress: Callable[[str], None] | None = None, settle_s: float = 0.0
 ) -> dict[str, Times]:
-    """Runs `blocks` blocks of every entry, in turn, the order reversed every other time. Raises LaneError."""
+    """Runs `blocks` blocks of every entry, in turn, the order reversed every other time. Raises LaneError.
+
+    settle_s: pause before each block. An engine's threads that spin on after its last run would take the cores of
+    whoever comes next.
+    """
     times = {entry.row: Times() for entry in entries}
     meter = Meter()
     for block in range(blocks):
         if progress is not None:
             progress(f"block {block + 1} of {blocks}")
         for entry in entries if block % 2 == 0 else reversed(entries):
+            time.sleep(settle_s)
             meter.start(entry.lane.pids)
             reply = entry.lane.tell(do="run", variant=entry.variant, warm=entry.warm, n=entry.n)
             times[entry.row].spent(entry.warm + entry.n, meter.stop())

@@ -141,6 +141,49 @@ def models(
         Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
 
 
+@command.command(name="wave")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter blocks: some minutes, wider errors.")
+@click.option("--parts", metavar="NAME,…", default="", help="Only these [default: all]; --list names them.")
+@click.option("--list", "listed", is_flag=True, help="Print the parts and end.")
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the pictures (SVG).")
+@click.option("--foundation", "older", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Environment of an older Teal; by default .venv-foundation here or beside Teal's.")  # fmt: skip
+def wave(as_json: bool, quick: bool, parts: str, listed: bool, plots: Path | None, older: Path | None) -> None:
+    """Policies off the host's core: what that costs against the same policies in-line, over shared memory and over an
+    emulated PCIe link, and what each of the link's tricks is worth.
+
+    Takes half an hour on two cores, which should be quiet: the worker has the first, the agent and the load share the
+    second. Loads are open: latency counts from the intended arrival. The form of the result is that of `teal bench
+    call`. RocksDB needs `pip install 'teal-runtime[bench]'`.
+
+    \b
+    Examples:
+      teal bench wave --plots docs/img
+      teal bench wave --quick --parts costs,saturation --json > wave.json
+    """
+    from rich.console import Console
+
+    from teal.bench.wave import bench
+
+    if listed:
+        click.echo("\n".join(bench.PARTS))
+        return
+    chosen = _words(parts, "--parts", bench.PARTS) or bench.PARTS
+    with Console(stderr=True).status("measuring") as status:
+        try:
+            report = bench.measure(
+                quick=quick, parts=chosen, plots=plots, older=older,
+                progress=lambda what: status.update(f"measuring: {what}"),
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(report.as_json())
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
+
+
 def _words(text: str, option: str, known: tuple[str, ...]) -> list[str]:
     """The words of a list with commas. Raises UsageError for one that is not known."""
     found = [word.strip() for word in text.split(",") if word.strip()]

@@ -10,8 +10,12 @@ import click
 from teal.cli import options
 
 _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
-_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch")
-_SETTINGS = "workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, in-flight and slots"
+_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch", "agent_core")
+_SIZES = ("bytes", "memory", "agent_memory")
+_SETTINGS = (
+    "workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, in-flight, slots, policy (its "
+    "settings parted by semicolons), link, agent-core, placement, max-wait, local-fast-path and agent-memory"
+)
 
 
 def cores(text: str | None, hint: str = "--cores") -> list[int] | None:
@@ -69,6 +73,12 @@ def _value(name: str, text: str) -> Any:
         return int(text)
     if name == "cores":
         return cores(text, "--pool")
-    if name in ("bytes", "memory"):
+    if name in _SIZES:
         return options.size(text, "--pool")
+    if name in ("policy", "link"):
+        return text.replace(";", ",")
+    if name == "local_fast_path":
+        if text not in ("yes", "no"):
+            raise click.BadParameter(f"{name}={text[:80]!r}, expected yes or no", param_hint="--pool")
+        return text == "yes"
     return text  # idle, delay, or what there is not: the host's own check says so

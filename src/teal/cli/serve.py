@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from teal.cli import draw, options
+from teal.cli import agent_options, draw, options
 from teal.cli import pools as typed
 from teal.errors import TealError
 
@@ -54,9 +54,11 @@ class _Order:
 @click.option("--spares", default=0, show_default=True, metavar="N", help="Workers ready to replace one that dies.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
               help="One more pool: workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, "
-                   "in-flight, slots; repeatable.")  # fmt: skip
+                   "in-flight, slots, policy, link, agent-core, placement, max-wait; repeatable.")  # fmt: skip
 @click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
 @click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
+@click.option("--policy", metavar="POLICY", help="Scheduled by an agent with this policy (docs/agents.md).")
+@agent_options.options
 @click.option("--repository", metavar="DIR", help="Folder of models; then no file outside it is loaded.")
 @click.option("--load", "models", multiple=True, metavar="[POOL:]NAME[=SOURCE]",
               help="Load this model first; repeatable.")  # fmt: skip
@@ -83,6 +85,7 @@ def command(
     pools: tuple[str, ...],
     batch: int,
     delay: str,
+    policy: str | None,
     repository: str | None,
     models: tuple[str, ...],
     users: tuple[str, ...],
@@ -93,6 +96,7 @@ def command(
     drain: float,
     log_level: str,
     as_json: bool,
+    **agent: Any,
 ) -> None:
     """Run a host until it is told to stop: `teal stop`, Ctrl-C or SIGTERM.
 
@@ -105,6 +109,7 @@ def command(
       teal serve --name big --workers 2 --cores 2-7 --load minilm=model.onnx --max-bytes 4G
       teal serve --pool fast:workers=2,idle=1ms,cores=1-3 --load fast:echo=builtin:identity
       teal serve --pool rows:batch=8,delay=1ms --load rows:minilm=model.onnx
+      teal serve --policy shinjuku:quantum=50us --link pcie --agent-core 1
       teal serve --repository /srv/models --load minilm --json
     """
     from teal.host.address import default_address
@@ -129,6 +134,7 @@ def command(
         spares=spares,
         batch=batch,
         delay=delay,
+        agent={"policy": policy, **agent},
         allowed_uids=allowed,
     )
     logging.basicConfig(

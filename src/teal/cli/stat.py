@@ -33,10 +33,13 @@ _INTERVAL_S = 0.5
 @click.command("stat", short_help="Show a host live: where the time goes.")
 @click.option("--once", is_flag=True, help="Print once, as when stdout is not a terminal.")
 @click.option("--interval", callback=options.seconds, metavar="TIME", help="Between two looks [default: 500ms]")
+@click.option(
+    "--agents", "of_agents", is_flag=True, help="Agents instead: stages, staged hits, refusals, events a second."
+)
 @click.option("--watch", is_flag=True, help="With --json: one object a line, each interval, until interrupted.")
 @options.host_option
 @options.json_option
-def command(once: bool, interval: float | None, watch: bool, host: str | None, as_json: bool) -> None:
+def command(once: bool, interval: float | None, of_agents: bool, watch: bool, host: str | None, as_json: bool) -> None:
     """Show a host live: workers, models with the histograms of their stages, clients.
 
     Stages: queue (from submitting to the kernel), run (in the kernel), copy (into and out of slots, by clients and
@@ -47,6 +50,7 @@ def command(once: bool, interval: float | None, watch: bool, host: str | None, a
     Examples:
       teal stat
       teal stat --once --interval 5s
+      teal stat --agents
       teal stat --json --watch --interval 1s | jq -c '.models[] | [.name, .stages.run.p99_us]'
     """
     if watch and not as_json:
@@ -56,6 +60,11 @@ def command(once: bool, interval: float | None, watch: bool, host: str | None, a
     if interval is not None and interval < 0.01:
         raise click.BadParameter("expected at least 10ms", param_hint="--interval")
     step = _INTERVAL_S if interval is None else interval
+    if of_agents:
+        from teal.cli.agent_stat import show
+
+        show(host, once=once, interval=interval, step=step, watch=watch, as_json=as_json)
+        return
     with options.reach(host) as reached, contextlib.suppress(KeyboardInterrupt):  # the way to end it
         if watch:
             for found in _intervals(reached, step):

@@ -22,6 +22,7 @@ from teal._version import __version__
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded, VersionMismatch
 from teal.host import callers, records, wire
 from teal.host import repository as files
+from teal.host.agents import Agents
 from teal.host.catalog import Catalog
 from teal.host.limits import Limits, raise_descriptors
 from teal.host.listener import Answer, Client, Listener
@@ -53,6 +54,7 @@ class Daemon:
         self.stopped = asyncio.Event()
         self.descriptors = 0  # that this process may have open
         self.pools = {name: Pool(name, settings) for name, settings in pools.items()}
+        self.agents = Agents(self.pools)
         self.catalog = Catalog(self.pools, limits, repository)
         self.listener = Listener(address, {os.getuid(), *allowed_uids}, limits, self._obey, self._gone)
         self._stopping = False
@@ -63,8 +65,10 @@ class Daemon:
         self.listener.open()
         try:
             await asyncio.gather(*(pool.start() for pool in self.pools.values()))
+            await self.agents.start_configured()
         except BaseException:
             self.listener.close()
+            await self.agents.stop()
             await asyncio.gather(*(pool.stop(drain=False, timeout=0) for pool in self.pools.values()))
             raise
         self.listener.start()
@@ -72,6 +76,7 @@ class Daemon:
     def forget(self) -> None:
         """In a forked child: closes its copies of our descriptors. See docs/ownership.md."""
         self.listener.forget()
+        self.agents.forget()
         for pool in self.pools.values():
             pool.forget()
 
@@ -134,6 +139,15 @@ class Daemon:
                 pool, session = self._session(client, pool_name, index)
                 spill, fds = pool.take_spill(session, number)
                 return spill.layout, fds
+            case (
+                wire.StartAgent()
+                | wire.StopAgent()
+                | wire.UpgradeAgent()
+                | wire.ChangeAgent()
+                | wire.LookAtAgents()
+                | wire.Trace()
+            ):
+                return await self._obey_about_agents(client, body), ()
             case wire.Stop(drain, timeout):
                 if not client.owner:
                     raise InvalidArgument(f"user {client.uid} may use this host, and only its owner may stop it")
@@ -151,6 +165,27 @@ class Daemon:
             self.catalog.hold(asked.name, client, asked.version)
             if client.gone:  # it left while we loaded
                 await self.catalog.release(asked.name, client, asked.version)
+
+    async def _obey_about_agents(self, client: Client, body: wire.ClientMessage) -> Any:
+        if isinstance(body, wire.LookAtAgents):
+            found = self.agents.list(body.pool)
+            if body.dump and body.pool is not None:
+                found["said"] = await self.agents.dump(body.pool)
+            return found
+        if not client.owner:  # a policy is code that runs as the owner
+            raise InvalidArgument(f"user {client.uid} may use this host, and only its owner may direct its agents")
+        match body:
+            case wire.StartAgent(pools, policies, options):
+                return await self.agents.start(pools, policies, options)
+            case wire.UpgradeAgent(pool, policies, options):
+                return await self.agents.upgrade(pool, policies, options)
+            case wire.ChangeAgent(pool, settings):
+                return await self.agents.change(pool, settings)
+            case wire.StopAgent(pool):
+                await self.agents.stop_agent(pool)
+            case wire.Trace(pool, seconds, events):
+                return await self.catalog.names.pool(pool).recording.record(seconds, events)
+        return None
 
     def _greet(self, client: Client, hello: wire.Hello) -> Any:
         if hello.protocol != wire.PROTOCOL or hello.abi != _core.ABI_VERSION:
@@ -242,6 +277,7 @@ class Daemon:
             "clients": clients,
             "models": self.catalog.names.describe_all(),
             "pools": [pool.numbers() for pool in pools],
+            **self.agents.list(),
             "callers": {
                 records.place(pool.name, index): numbers for pool in pools for index, numbers in pool.callers().items()
             },
@@ -264,6 +300,7 @@ class Daemon:
             await self.stopped.wait()
             return
         self._stopping = True
+        await self.agents.stop()
         await asyncio.gather(*(pool.stop(drain=drain, timeout=timeout) for pool in self.pools.values()))
         for known in self.catalog.names.known.values():
             known.forget_replaced()

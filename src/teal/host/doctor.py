@@ -409,6 +409,17 @@ def check_jitter(
     return Check("jitter", Status.CAUTION if noisy else Status.PASS, found, why)
 
 
+def check_agent_walls(root: Path = ROOT, offered: Mapping[str, Any] | None = None) -> Check:
+    """What an agent's process can be locked in with: a filter of system calls, and Landlock."""
+    why = "An agent's policy is somebody's code: it is locked in before it sees a pool (docs/agents.md)."
+    walls = _core.walls_offered() if offered is None else offered
+    landlock = f"Landlock version {walls['landlock']}" if walls["landlock"] else "no Landlock"
+    found = f"{'a filter of system calls' if walls['filter'] else 'no filter of system calls'}, {landlock}"
+    if walls["filter"] and walls["landlock"]:
+        return Check("agent walls", Status.PASS, found, why)
+    return Check("agent walls", Status.CAUTION, f"{found} ({walls['missing']})", why)
+
+
 CHECKS: tuple[Callable[[Path], Check], ...] = (
     check_cpu,
     check_cores,
@@ -427,6 +438,7 @@ CHECKS: tuple[Callable[[Path], Check], ...] = (
     check_ptrace,
     check_user_namespaces,
     check_container,
+    check_agent_walls,
     check_onnxruntime,
     check_opencl,
     check_cuda,

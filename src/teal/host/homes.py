@@ -105,7 +105,11 @@ class Homes:
             home.core.forget_idle()
 
     def learn(self, slot: _core.Slot, sizes: Mapping[int, int]) -> None:
-        """This slot's outputs did not fit: ``sizes`` in bytes, by output. Slots to come are made for them."""
+        """This slot's outputs did not fit: ``sizes`` in bytes, by output. Slots to come are made for them.
+
+        Who calls on this slot's inputs again gets one of those, over the same inputs.
+        """
+        slot.outgrow()
         with self._lock:
             for homes in (self._homes, self._placed, self._chained):
                 key = next((key for key, home in homes.items() if home.core.made(slot)), None)

@@ -24,6 +24,7 @@ from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
 from teal.host import argument, engines, wire
 from teal.host import repository as files
+from teal.host.agent_view import Agents, AgentStatistics
 from teal.host.connection import Connection
 from teal.host.daemon import Daemon
 from teal.host.duration import nanoseconds
@@ -116,6 +117,13 @@ class Host:
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
     spares: workers of a pool that have started and hold the engines' models, to take the place of one that dies.
+    policy: of an agent that schedules the pool's requests from a process of its own, such as "shinjuku:quantum=50us",
+    "my/policy.py:Mine" or "package.module:Mine" (docs/agents.md); agents can be started later too (``host.agents``).
+    link: what it is spoken to over ("shm", or emulated "pcie", "cxl"). agent_core: a core of its own. placement:
+    "offload" (there), "host" (on the workers' cores), "auto" (moved by load). max_wait: longest that a request waits
+    for its decision while a worker has nothing to do, before the pool goes on without the agent. local_fast_path: a
+    request that finds an idle worker and nobody waiting runs at once. agent_memory: bytes that the policy may add.
+    A pool's settings may have all of these too.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
     """
@@ -136,6 +144,13 @@ class Host:
         spares: int = 0,
         batch: int = 1,
         delay: str | float = 0,
+        policy: str | None = None,
+        link: str | None = None,
+        agent_core: int | None = None,
+        placement: str | None = None,
+        max_wait: str | float | None = None,
+        local_fast_path: bool | None = None,
+        agent_memory: int | None = None,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
@@ -156,6 +171,15 @@ class Host:
                 spares=spares,
                 batch=batch,
                 delay=delay,
+                agent={
+                    "policy": policy,
+                    "link": link,
+                    "agent_core": agent_core,
+                    "placement": placement,
+                    "max_wait": max_wait,
+                    "local_fast_path": local_fast_path,
+                    "agent_memory": agent_memory,
+                },
             )
         )
         try:
@@ -310,6 +334,17 @@ class Host:
             raise Closed("the connection to the host is closed")
         return Event(self._connection.session(pool))
 
+    # ---- agents --------------------------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> Agents:
+        """The agents of this host: start, upgrade, change and stop them, and see how they do."""
+        return Agents(self._ask)
+
+    def start_agent(self, pool: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
+        """``host.agents.start``."""
+        return self.agents.start(pool, policy, **options)
+
     # ---- memory --------------------------------------------------------------------------------------------------
 
     def empty(
@@ -337,6 +372,10 @@ class Host:
     def _raw_statistics(self) -> dict[str, Any]:
         raw: dict[str, Any] = self._ask(wire.Statistics())
         return raw
+
+    def _trace(self, pool: str, seconds: float, events: int) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask(wire.Trace(pool, seconds, events))
+        return found
 
     def statistics(self) -> HostStatistics:
         """Workers, clients, models and what happened so far, as one frozen record."""

@@ -229,6 +229,7 @@ class Loading:
         until: float,
     ) -> Version:
         flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
+        await pool.seat.name_model(name.index, load.name)
         line = pool.sweeper.open_version(name.index, number, flags, 0)
         order = wire.LoadKernel(
             line,

@@ -23,7 +23,9 @@ from teal.host import callers, wire
 from teal.host.limits import spare_descriptors
 from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
+from teal.host.recording import Recording
 from teal.host.residence import Residence
+from teal.host.seat import Seat
 from teal.host.session import Session, Spill
 from teal.host.settings import PoolSettings
 from teal.host.spares import Spares
@@ -109,6 +111,8 @@ class Pool:
         self.residence = Residence(self)
         self.parking = Parking(self)
         self.spares = Spares(self)
+        self.seat = Seat(self)
+        self.recording = Recording(self)
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -142,6 +146,7 @@ class Pool:
         for worker in self.workers:
             worker.forget()
         self.spares.forget()
+        self.seat.forget()
         for session in self.sessions.values():
             session.leases.forget()
             with contextlib.suppress(OSError):
@@ -185,6 +190,7 @@ class Pool:
             for session in self.sessions.values():
                 self._tell_session(worker, session)
             await self.residence.load_all(worker)
+            self.seat.tell(worker)
             worker.open = True
             worker.send(wire.Open())
             self.spares.fill()
@@ -532,4 +538,5 @@ class Pool:
             version.close_descriptors()
         self.versions.clear()
         self.residence.close()
+        self.seat.close()
         self.sweeper.stop()

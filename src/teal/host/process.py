@@ -229,6 +229,8 @@ class WorkerProcess:
             case wire.Loaded(line, generation):
                 self._loading = None
                 key = ("kernel", line, generation)
+            case wire.SeatAdded(seat, incarnation):
+                key = ("add seat", seat, incarnation)
             case wire.Dropped(what, index, epoch):
                 key = (f"drop {what}", index, epoch)
             case _:

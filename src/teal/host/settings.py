@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from teal import _core
 from teal.errors import InvalidArgument
-from teal.host import argument
+from teal.host import agent_options, argument, policy_spec
+from teal.host.agent_options import AgentOptions
 from teal.host.duration import nanoseconds
 from teal.host.limits import Limits
 from teal.host.repository import check_name
@@ -25,7 +26,9 @@ DEFAULT_POOL = "default"
 _MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
 _MOST_SPARES = 8
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
-SETTINGS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay", *_OF_A_CLIENT)
+_OF_AN_AGENT = ("policy", *agent_options.OPTIONS)
+_OF_WORKERS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay")
+SETTINGS = (*_OF_WORKERS, *_OF_A_CLIENT, *_OF_AN_AGENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class PoolSettings:
     pinned to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take
     (None: as many as there are); keep: replaced versions of a name that can come back; spares: workers that are
     ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
-    wait of the first of them."""
+    wait of the first of them; policy: of its agent ("": it has none), which runs as ``agent`` says."""
 
     workers: int
     idle_ns: int
@@ -46,6 +49,8 @@ class PoolSettings:
     spares: int = 0
     batch: int = 1
     delay_ns: int = 0
+    policy: str = ""
+    agent: AgentOptions = field(default_factory=AgentOptions)
 
 
 def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> PoolSettings:
@@ -72,6 +77,11 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
         changed["batch"] = argument.whole(given["batch"], 1, _core.MAX_BATCH, f"{path}.batch")
     if "delay" in given:
         changed["delay_ns"] = nanoseconds(given["delay"], f"{path}.delay")
+    if given.get("policy") is not None:
+        text = argument.one_of(given["policy"], str, f"{path}.policy", "a policy such as shinjuku:quantum=50us")
+        changed["policy"] = str(policy_spec.parse(text, f"{path}.policy")) if text else ""
+    if options := {name: given[name] for name in agent_options.OPTIONS if given.get(name) is not None}:
+        changed["agent"] = agent_options.agent_options(base.agent, options, path)
     if limits := {name: given[name] for name in _OF_A_CLIENT if given.get(name) is not None}:
         changed["limits"] = dataclasses.replace(base.limits, **limits)
     return dataclasses.replace(base, **changed)
@@ -92,13 +102,14 @@ def daemon_arguments(
     spares: int = 0,
     batch: int = 1,
     delay: str | float = 0,
+    agent: Mapping[str, Any] | None = None,
     allowed_uids: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Checked arguments of Daemon. Raises InvalidArgument, also for a TEAL_ISA that this machine cannot honour."""
     _core.isa()  # raises what is wrong with TEAL_ISA, which the workers inherit
     limits = Limits() if limits is None else argument.one_of(limits, Limits, "$.limits", "teal.Limits(bytes=…, …)")
     own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores, "memory": memory, "keep": keep}
-    own |= {"spares": spares, "batch": batch, "delay": delay}
+    own |= {"spares": spares, "batch": batch, "delay": delay, **(agent or {})}
     base = pool_settings(PoolSettings(1, 0, None, (), limits), own, "$")
     made = {DEFAULT_POOL: base}
     asked = argument.mapping({} if pools is None else pools, "$.pools", "a mapping such as {'fast': {'workers': 2}}")

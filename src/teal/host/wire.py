@@ -153,6 +153,42 @@ class TakeSpill(Message, tag="take_spill"):
     pool: str = "default"
 
 
+class StartAgent(Message, tag="start_agent"):
+    """One agent for these pools: a policy for all of them, or one each. Options as agent_options.py has them."""
+
+    pools: list[str]
+    policies: list[str]
+    options: dict[str, bool | int | float | str] = {}
+
+
+class StopAgent(Message, tag="stop_agent"):
+    pool: str
+
+
+class UpgradeAgent(Message, tag="upgrade_agent"):
+    pool: str
+    policies: list[str] = []  # none: the same as now
+    options: dict[str, bool | int | float | str] = {}
+
+
+class ChangeAgent(Message, tag="change_agent"):
+    pool: str
+    settings: dict[str, str]
+
+
+class LookAtAgents(Message, tag="look_at_agents"):
+    pool: str | None = None  # None: all
+    dump: bool = False  # with what the agent of that pool says of its policies' state
+
+
+class Trace(Message, tag="trace"):
+    """What happens in a pool from now on, for so long; the answer comes then."""
+
+    pool: str
+    seconds: float
+    events: int = 1 << 18
+
+
 class Stop(Message, tag="stop"):
     drain: bool = True
     timeout: float = 30.0
@@ -174,6 +210,12 @@ ClientMessage = (
     | Verify
     | Statistics
     | TakeSpill
+    | StartAgent
+    | StopAgent
+    | UpgradeAgent
+    | ChangeAgent
+    | LookAtAgents
+    | Trace
     | Stop
 )
 
@@ -281,6 +323,27 @@ class Open(Message, tag="open"):
     """Everything that was loaded before this worker came is loaded in it too: it may take requests."""
 
 
+class AddSeat(Message, tag="add_seat"):
+    """An agent is about to sit down. The descriptors of its view and its desk come with it."""
+
+    seat: int
+    incarnation: int
+    link: str = "shm"
+
+
+class DropSeat(Message, tag="drop_seat"):
+    seat: int
+    incarnation: int
+
+
+class AddTrace(Message, tag="add_trace"):
+    """Record into the region whose descriptor comes with it."""
+
+
+class DropTrace(Message, tag="drop_trace"):
+    pass
+
+
 class Quit(Message, tag="quit"):
     pass
 
@@ -296,6 +359,10 @@ WorkerOrder = (
     | GiveSpill
     | Open
     | Adopt
+    | AddSeat
+    | DropSeat
+    | AddTrace
+    | DropTrace
     | Quit
 )
 
@@ -361,6 +428,13 @@ class Wanted(Message, tag="wanted"):
     generation: int
 
 
+class SeatAdded(Message, tag="seat_added"):
+    """This worker has the regions of that incarnation."""
+
+    seat: int
+    incarnation: int
+
+
 class Dropped(Message, tag="dropped"):
     what: str
     index: int
@@ -382,7 +456,7 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | Dropped | Spilled | FetchSpill
+WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | SeatAdded | Dropped | Spilled | FetchSpill
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

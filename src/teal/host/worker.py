@@ -28,13 +28,13 @@ import numpy as np
 from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
+from teal.host.lifeline import die_with_host
 from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
-_PR_SET_PDEATHSIG = 1
 _SPILL_PATIENCE = 5.0  # seconds
 _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 
@@ -132,6 +132,18 @@ class Control:
                 worker.drop_session(session, epoch)
             case wire.Unbind(line, generation):
                 worker.unbind(line, generation)
+            case wire.AddSeat(seat, incarnation, link):
+                try:
+                    worker.add_seat(datagram.take_fd(), datagram.take_fd(), link)
+                except TealError as error:  # the agent is told of what this worker does by its words alone
+                    print(f"teal worker: seat {seat}: {error}", file=sys.stderr, flush=True)
+                self._tell(wire.SeatAdded(seat, incarnation))
+            case wire.DropSeat(seat, incarnation):
+                worker.drop_seat(seat, incarnation)
+            case wire.AddTrace():
+                worker.add_trace(datagram.take_fd())
+            case wire.DropTrace():
+                worker.drop_trace()
             case wire.GiveSpill(found=found):
                 self._given.put((order, datagram.take_fd() if found else None))
             case wire.Open():
@@ -349,12 +361,6 @@ def _write_all(fd: int, raw: bytes | memoryview, at: int) -> None:
         at += wrote
 
 
-def _die_with_host() -> None:
-    # The signal comes when the thread that started us ends: the host's loop, which outlives its workers.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def _own_bytes() -> int:
     """Memory of this process that nobody shares; 0 where the kernel does not say."""
     with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as status:
@@ -370,7 +376,7 @@ def _give_memory_back() -> None:
 
 
 def main(argv: list[str]) -> int:
-    _die_with_host()
+    die_with_host()
     control_fd, pool_fd, index = (int(value) for value in argv[1:4])
     cores = [int(core) for core in argv[4].split(",")] if len(argv) > 4 and argv[4] else []
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole group; the host decides

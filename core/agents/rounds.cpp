@@ -1,0 +1,65 @@
+#include "agents/rounds.hpp"
+
+#include <algorithm>
+
+#include "cpu/clock.hpp"
+
+namespace teal {
+
+void Rounds::add(std::shared_ptr<AgentLoop> loop) {
+    seats_.push_back(&loop->seat());
+    loops_.push_back(std::move(loop));
+}
+
+void Rounds::remove(const AgentLoop& loop) noexcept {
+    for (std::size_t i = 0; i < loops_.size(); ++i) {
+        if (loops_[i].get() != &loop) continue;
+        loops_.erase(loops_.begin() + static_cast<std::ptrdiff_t>(i));
+        seats_.erase(seats_.begin() + static_cast<std::ptrdiff_t>(i));
+        return;
+    }
+}
+
+bool Rounds::turn(std::uint64_t now) {
+    bool lively = false;
+    for (const auto& loop : loops_) {
+        if (loop->news_.load(std::memory_order_relaxed)) loop->apply_inbox();
+        const unsigned done = loop->step(now);
+        const auto after = static_cast<std::uint64_t>(monotonic_ns());
+        if (done > 0) loop->figures_.busy_ns += after - now;
+        now = after;
+        lively = lively || done > 0 || !loop->preemptible_.empty();
+        if ((++loop->looked_ & 63) == 0) loop->show();
+    }
+    return lively;
+}
+
+void Rounds::rest(std::uint64_t now, std::uint64_t until_ns) {
+    std::uint64_t until = until_ns;
+    for (const auto& loop : loops_) {
+        loop->show();
+        const std::uint64_t timer = loop->policy_->timer_ns(now);
+        loop->seat_->want_timer(timer);
+        if (timer != 0) until = std::min(until, timer);
+        until = std::min(until, now + loop->spec_.nap_ns);
+        ++loop->figures_.sleeps;
+    }
+    AgentSeat::sleep_at_all(seats_, until);
+}
+
+void Rounds::run(std::uint64_t until_ns) {
+    if (loops_.size() == 1) return loops_[0]->run(until_ns);
+    if (loops_.empty()) return;
+    std::uint64_t patience = 0;
+    for (const auto& loop : loops_) patience = std::max(patience, loop->spec_.idle_ns);
+    for (auto now = static_cast<std::uint64_t>(monotonic_ns()); now < until_ns; now = static_cast<std::uint64_t>(monotonic_ns())) {
+        if (turn(now)) quiet_since_ = 0;
+        else if (quiet_since_ == 0) quiet_since_ = now;
+        if (quiet_since_ == 0) continue;
+        if (patience == UINT64_MAX || now - quiet_since_ < patience) cpu_relax();
+        else rest(now, until_ns);
+    }
+    for (const auto& loop : loops_) loop->show();
+}
+
+}  // namespace teal

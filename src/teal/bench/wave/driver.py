@@ -1,0 +1,102 @@
+"""The lane of one mode: a host with one worker on its core; on the other core the load, and the agent's loop if any.
+
+One thread does a step of the load, a step of the agent, and so on, both in C++ without the GIL. With two cores this is
+how an off-loaded agent has a core that is not the worker's and the load a place to come from; an in-line mode has the
+same load on the same core, and no agent there. The host's own threads (it sweeps once a millisecond) are on that core
+too, in every mode.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Any
+
+from teal import _core
+from teal.bench.rivals import lane
+
+from . import loads, rocks, seating
+from .mode import Mode
+
+PATIENCE_NS = 20_000_000_000
+SLOTS = 256  # of each kind: as many may be out at once
+
+
+class Driver:
+    """One mode's host and its only client."""
+
+    def __init__(self, mode: Mode, worker_core: int, own_core: int) -> None:
+        self._mode = mode
+        self._host = seating.host(mode, worker_core)
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), {own_core})
+        self._loaded: set[str] = set()
+        self._kept: list[Any] = []  # what the slots belong to
+        self._kinds: dict[str, list[tuple[list[_core.Slot], bool]]] = {}
+
+    def close(self) -> None:
+        self._host.close()
+
+    def prepare(self, load: loads.Load) -> None:
+        """Loads its models and makes its slots, once."""
+        if load.name in self._kinds:
+            return
+        for name, source in load.sources.items():
+            if name not in self._loaded:
+                self._host.load(name, source)
+                self._loaded.add(name)
+        self._kinds[load.name] = [(self._slots(kind), kind.draw != "none") for kind in load.kinds]
+
+    def _slots(self, kind: loads.Kind) -> list[_core.Slot]:
+        model = self._host.model(kind.model)
+        first, slots = model.inputs[0], []
+        for _ in range(SLOTS):
+            given = {first.name: ("int64", ())}
+            inputs = model.new_inputs(batch=1) if kind.draw == "none" else model.new_inputs(**given)
+            inputs[first.name].numpy()[...] = 0
+            slot = _core.slot_of(inputs[first.name])
+            assert slot is not None
+            self._kept.append(inputs)
+            slots.append(slot)
+        return slots
+
+    def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int) -> dict[str, Any]:
+        """Sends it all and waits for the end."""
+        self.prepare(load)
+        with seating.seated(self._host, self._mode) as agent:
+            return _core.open_loop(
+                self._kinds[load.name],
+                arrivals.at_ns,
+                arrivals.kind,
+                arrivals.value,
+                min(most_out, SLOTS),
+                PATIENCE_NS,
+                **({} if agent is None else {"agent": agent}),
+            )
+
+    def run(
+        self, load: dict[str, Any], n: int, seed: int, rate: float | None, most_out: int, warm: int
+    ) -> dict[str, Any]:
+        """Draws and sends n requests, after `warm` that do not count. load: as loads.packed() makes it."""
+        chosen = loads.unpacked(load)
+        if warm > 0:
+            self.send(chosen, loads.draw(chosen, warm, seed + 1, rate), most_out)
+        found = self.send(chosen, loads.draw(chosen, n, seed, rate), most_out)
+        for name in ("latency_ns", "ended_ns"):
+            found[name] = base64.b64encode(found[name]).decode()
+        return found
+
+    def statistics(self) -> dict[str, Any]:
+        """What the host counted of its agent."""
+        return seating.numbers(self._host)
+
+
+def client(config: dict[str, Any]) -> lane.Contender:
+    """config: mode (the fields of Mode), worker_core, own_core, rocks (folder of the data)."""
+    os.environ[rocks.FOLDER] = config["rocks"]
+    driver = Driver(Mode(**config["mode"]), config["worker_core"], config["own_core"])
+    return lane.Contender(questions={"run": driver.run, "statistics": driver.statistics}, close=driver.close)
+
+
+if __name__ == "__main__":
+    lane.main(client)

@@ -1,0 +1,49 @@
+"""What off-loading a policy costs in throughput: the same requests, the same policy, in-line and off-loaded.
+
+At saturation the worker is never idle, so whatever the host's core does besides the requests' own work is lost
+throughput: in-line that is the policy, off-loaded the messages and the decisions it takes up. Both are compared block
+by block on the same drawn requests. The floor beside them is the loss between two hosts that are the same.
+"""
+
+from __future__ import annotations
+
+from teal.bench.report import Promise
+
+from . import loads
+from .mode import Mode, inline, offloaded
+from .stage import Stage, add_rate, loss
+
+POLICIES = {"fifo": "fifo", "shinjuku": "shinjuku:quantum=50us"}
+LINKS = ("shm", "pcie")
+PROMISES = {
+    f"wave.loss_percent.{policy}.{link}": Promise(1.1 if policy == "fifo" else 3, "lower", "%")
+    for policy in POLICIES
+    for link in LINKS
+}
+
+
+def measure(stage: Stage) -> None:
+    stage.rocks()
+    for name, policy in POLICIES.items():
+        compare(stage, name, policy, loads.rocksdb(), judged=True)
+    for load in (loads.exponential(), loads.bimodal()):
+        for name, policy in POLICIES.items():
+            compare(stage, name, policy, load, judged=False)
+
+
+def compare(stage: Stage, name: str, policy: str, load: loads.Load, *, judged: bool) -> None:
+    """Rows of one policy and load, and its bars if they are judged on this load."""
+    base, group = inline(name, policy), f"saturation, {load.name}"
+    twin = Mode(f"{base.name}, again", policy, inline=True)
+    modes = [base, twin, *(offloaded(name, policy, link) for link in LINKS), offloaded(name, policy, "cxl")]
+    found = stage.saturated(modes, load, stage.plan.blocks)
+    floor = loss(found[twin.name], found[base.name])
+    add_rate(stage.report, base.name, group, found[base.name], load.note)
+    for mode in modes[1:]:
+        lost = loss(found[mode.name], found[base.name])
+        note = f"{lost.value:.2f} ± {lost.se:.2f} % below in-line"
+        add_rate(stage.report, mode.name, group, found[mode.name], note)
+        bar = f"wave.loss_percent.{name}.{mode.link}"
+        if judged and mode is not twin and bar in PROMISES:
+            words = f"RocksDB at saturation; two in-line hosts differ by {floor.value:.2f} ± {floor.se:.2f} %"
+            stage.report.judge(bar, lost.value, se=lost.se, note=words)

@@ -1,0 +1,173 @@
+"""What the parts stand on: a driver for each mode, and blocks of requests in turn.
+
+All modes that are compared get the same drawn requests in a block, in turn, in the opposite order every other time;
+what is compared is compared within a block, and reported as the median over blocks with its standard error
+(`lanes.estimate`). Every mode keeps its host for a part; one that is not in turn sleeps.
+"""
+
+from __future__ import annotations
+
+import base64
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from teal.bench.lanes import Environment, Estimate, Lane, LaneError, estimate, own_environment
+from teal.bench.report import Report
+
+from . import loads, rocks
+from .mode import Mode
+
+FAILED = np.iinfo(np.uint64).max
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured. Requests are per block; `seconds` is about the length of a block at a rate."""
+
+    blocks: int
+    saturated_seconds: float
+    seconds: float
+    pairs: int  # of blocks for the tail of short requests
+    curve_seconds: float
+    loads: tuple[float, ...]  # share of what the in-line policy serves at saturation
+    tries: int  # of each small cost
+    events_seconds: float
+    deaths: int
+    jitter_seconds: float
+
+
+FULL = Plan(24, 0.5, 2.0, 12, 2.0, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95), 20_000, 2.0, 10, 1.0)
+QUICK = Plan(6, 0.15, 0.5, 3, 0.4, (0.2, 0.5, 0.75, 0.9), 2_000, 0.3, 3, 0.3)
+
+
+@dataclass(frozen=True)
+class Cores:
+    """host: the worker's; agent: that of the agent and of the load."""
+
+    host: int
+    agent: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """What came of one block: by request latency and end in ns (FAILED), and the number of its kind."""
+
+    latency_ns: NDArray[np.uint64]
+    ended_ns: NDArray[np.uint64]
+    kind: NDArray[np.uint32]
+    most_late_ns: int
+
+    def of(self, kind: int) -> NDArray[np.uint64]:
+        """Latencies of one kind."""
+        found: NDArray[np.uint64] = self.latency_ns[self.kind == kind]
+        return found
+
+    @property
+    def rate(self) -> float:
+        """Requests a second, over all but the first and last twentieth (by their end)."""
+        ends = np.sort(self.ended_ns)
+        first, last = len(ends) // 20, len(ends) - len(ends) // 20 - 1
+        return float((last - first) / max(1.0, float(ends[last] - ends[first])) * 1e9)
+
+
+@dataclass
+class Stage:
+    """A context manager: leaves no process and no file behind."""
+
+    report: Report
+    cores: Cores
+    plan: Plan
+    progress: Callable[[str], None] | None = None
+    environment: Environment = field(default_factory=own_environment)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-bench-")))
+            self._stack = stack.pop_all()
+        self._data: Path | None = None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def say(self, what: str) -> None:
+        if self.progress is not None:
+            self.progress(what)
+
+    def rocks(self) -> Path:
+        """The folder of RocksDB's data, made at the first call. Raises LaneError without rocksdict."""
+        if self._data is None:
+            self.say("making RocksDB's data")
+            try:
+                rocks.fill(self.folder / "rocks")
+            except ImportError:
+                raise LaneError("rocksdict is not installed: pip install 'teal-runtime[bench]'") from None
+            self._data = self.folder / "rocks"
+        return self._data
+
+    def driver(self, mode: Mode) -> Lane:
+        """A host and its load, to be closed. Raises LaneError."""
+        config = {
+            "mode": asdict(mode),
+            "worker_core": self.cores.host,
+            "own_core": self.cores.agent,
+            "rocks": str(self._data or self.folder),
+        }
+        return self.environment.lane("teal.bench.wave.driver", config)
+
+    def block(
+        self, lane: Lane, load: loads.Load, n: int, number: int, *, rate: float | None = None, warm: int = 0
+    ) -> Block:
+        """One block; `number` decides what is drawn. Raises LaneError, also when a request failed."""
+        seed = SEED + 2 * number
+        found: Mapping[str, Any] = lane.ask(
+            "run", load=loads.packed(load), n=n, seed=seed, rate=rate, most_out=MOST_OUT if rate is None else 1 << 16,
+            warm=warm,
+        )  # fmt: skip
+        if found["failed"]:
+            raise LaneError(f"{found['failed']} of {n} requests failed, the first one: {found['failure']}")
+        latency, ended = (np.frombuffer(base64.b64decode(found[key]), np.uint64) for key in ("latency_ns", "ended_ns"))
+        return Block(latency, ended, loads.draw(load, n, seed, rate).kind, int(found["most_late_ns"]))
+
+    def saturated(self, modes: Sequence[Mode], load: loads.Load, blocks: int) -> dict[str, list[Block]]:
+        """Blocks of all modes in turn, with always as many requests out as there are slots."""
+        n = max(200, int(self.plan.saturated_seconds * 1e6 / max(load.mean_us, 2.0)))
+        found: dict[str, list[Block]] = {mode.name: [] for mode in modes}
+        with ExitStack() as stack:
+            lanes = {mode.name: stack.enter_context(self.driver(mode)) for mode in modes}
+            for number in range(blocks):
+                self.say(f"{load.name}, block {number + 1} of {blocks}")
+                for mode in modes if number % 2 == 0 else reversed(modes):
+                    warm = n // 4 if number == 0 else 50
+                    found[mode.name].append(self.block(lanes[mode.name], load, n, number, warm=warm))
+        return found
+
+
+MOST_OUT = 64  # at saturation: always as many
+
+
+def rates(blocks: Sequence[Block]) -> list[float]:
+    return [block.rate for block in blocks]
+
+
+def loss(ours: Sequence[Block], base: Sequence[Block]) -> Estimate:
+    """Percent of the base's throughput that is lost, block by block."""
+    return estimate([100 * (1 - a / b) for a, b in zip(rates(ours), rates(base), strict=True)])
+
+
+def add_rate(report: Report, name: str, group: str, blocks: Sequence[Block], note: str) -> float:
+    """A row whose times are those from one request's end to the next at saturation, a sample a block; requests/s."""
+    found = rates(blocks)
+    rate = statistics.median(found)
+    report.add(name, group, [int(1e9 / each) for each in found], f"{rate:,.0f} requests/s; {note}")
+    return rate

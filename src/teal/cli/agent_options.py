@@ -1,0 +1,37 @@
+"""The options of `teal serve` and `teal agent` that say how an agent is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from teal.cli import options as shared
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--link", metavar="LINK",
+                 help="Over memory (shm), or an emulated link: pcie, cxl, pcie:read=900ns,… [default: shm]"),
+    click.option("--agent-core", type=int, metavar="N", help="A core of the agent's own."),
+    click.option("--placement", type=click.Choice(["offload", "host", "auto"]),
+                 help="On its own core, on the workers' cores, or moved by load [default: offload]"),
+    click.option("--max-wait", metavar="TIME",
+                 help="Longest wait for a decision while a worker idles; then the pool goes on alone [default: 50ms]"),
+    click.option("--local-fast-path/--no-local-fast-path", default=None,
+                 help="A request that finds an idle worker and nobody waiting runs at once."),
+    click.option("--agent-memory", callback=shared.nbytes, metavar="SIZE", help="For its policy [default: 1G]"),
+)  # fmt: skip
+
+
+def options(command: _Command) -> _Command:
+    """All of them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """Those that were typed."""
+    return {name: value for name, value in values.items() if value is not None}

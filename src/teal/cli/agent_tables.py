@@ -1,0 +1,71 @@
+"""What `teal agent stat` and `teal stat --agents` draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from teal.cli import draw
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from teal.host.agent_view import AgentStatistics, SeatStatistics
+
+_LATENCIES = ("count", "p50", "p99", "max")
+
+
+def drawn(agents: list[AgentStatistics], rates: Mapping[str, float] | None = None) -> Group:
+    """``rates``: events a second by pool, where they were measured."""
+    from rich.console import Group
+    from rich.text import Text
+
+    if not agents:
+        return Group(Text("no agents: pools schedule in their own order"))
+    parts: list[object] = [_heads(agents)]
+    for agent in agents:
+        if agent.why:
+            parts.append(Text(draw.printable(f"{', '.join(agent.pools)}: {agent.state}: {agent.why}")))
+    seats = [seat for agent in agents for seat in agent.seats.values()]
+    if seats:
+        parts += [Text(), _seats(seats, rates or {}), Text(), _stages(seats)]
+        parts += [Text(line) for seat in seats for line in _refusals(seat)]
+    return Group(*parts)  # type: ignore[arg-type]
+
+
+def _heads(agents: list[AgentStatistics]) -> object:
+    from teal.cli.agent import agents_table
+
+    return agents_table(agents)
+
+
+def _seats(seats: list[SeatStatistics], rates: Mapping[str, float]) -> object:
+    numbers = ("queued", "runnable", "events/s", "decisions", "staged hits", "local", "left", "lost", "heart")
+    table = draw.table(("pool", *numbers), right=numbers)
+    for seat in seats:
+        rate = draw.rate(rates[seat.pool]) if seat.pool in rates else "-"
+        hits = f"{seat.hit_rate:.1%}" if seat.hits + seat.misses else "-"
+        cells = (f"{seat.queued}", f"{seat.runnable}", rate, f"{seat.decisions:,}", hits)
+        draw.row(
+            table, seat.pool, *cells, f"{seat.local:,}", f"{seat.left:,}", f"{seat.lost:,}", f"{seat.heart_ms:.1f} ms"
+        )
+    return table
+
+
+def _stages(seats: list[SeatStatistics]) -> object:
+    table = draw.table(("pool", "stage", *_LATENCIES), right=_LATENCIES)
+    for seat in seats:
+        name = seat.pool
+        for stage, h in [*seat.stages.items(), ("staleness", seat.staleness)]:
+            latencies = [draw.micros(value) for value in (h.p50_us, h.p99_us, h.max_us)] if h.count else ["-"] * 3
+            draw.row(table, name, stage, f"{h.count:,}", *latencies)
+            name = ""
+    return table
+
+
+def _refusals(seat: SeatStatistics) -> list[str]:
+    if not seat.refused:
+        return []
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(seat.refused.items(), key=lambda x: -x[1]))
+    bugs = f"; {seat.bugs:,} of them only a wrong agent meets" if seat.bugs else ""
+    return [draw.printable(f"{seat.pool}: refused decisions: {reasons}{bugs}")]

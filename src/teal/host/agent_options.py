@@ -1,0 +1,75 @@
+"""How an agent is run: its core, its link, its bounds. What `Host(agent_core=…)` and `teal agent start` take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from teal import _core
+from teal.errors import InvalidArgument
+from teal.host import argument
+from teal.host.duration import nanoseconds
+
+PLACEMENTS = ("offload", "host", "auto")
+_LEAST_WAIT = 1_000_000
+OPTIONS = ("link", "agent_core", "placement", "max_wait", "local_fast_path", "agent_memory")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """link: what messages and decisions travel over (core/link); core: the agent's own (None: any it may use);
+    placement: "offload" (on its core), "host" (on the workers'), or "auto" (moved by load); max_wait_ns: longest that
+    a request may wait for a decision while a worker has nothing to do; local_fast_path: a request that finds an idle
+    worker and nobody waiting runs at once, and the agent is told; memory: bytes of address space that the policy may
+    add."""
+
+    link: str = "shm"
+    core: int | None = None
+    placement: str = "offload"
+    max_wait_ns: int = 50_000_000
+    local_fast_path: bool = False
+    memory: int = 1 << 30
+
+
+def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> AgentOptions:
+    """``base`` with what ``given`` says otherwise: some of OPTIONS. Raises InvalidArgument."""
+    changed: dict[str, Any] = {}
+    if given.get("link") is not None:
+        text = argument.one_of(given["link"], str, f"{path}.link", "a link such as shm, pcie or pcie:read=900ns")
+        try:
+            changed["link"] = _core.parse_link(text)["text"]
+        except InvalidArgument as error:
+            raise InvalidArgument(str(error), path=f"{path}.link") from None
+    if given.get("placement") is not None:
+        changed["placement"] = _choice(given["placement"], PLACEMENTS, f"{path}.placement")
+    if given.get("agent_core") is not None:
+        core = argument.whole(given["agent_core"], 0, 4095, f"{path}.agent_core")
+        argument.cores([core], os.sched_getaffinity(0), f"{path}.agent_core")
+        changed["core"] = core
+    if given.get("max_wait") is not None:
+        wait = nanoseconds(given["max_wait"], f"{path}.max_wait")
+        if wait < _LEAST_WAIT:
+            raise InvalidArgument(f"{given['max_wait']!r}, expected at least 1ms", path=f"{path}.max_wait")
+        changed["max_wait_ns"] = wait
+    if given.get("local_fast_path") is not None:
+        changed["local_fast_path"] = argument.one_of(
+            given["local_fast_path"], bool, f"{path}.local_fast_path", "True or False"
+        )
+    if given.get("agent_memory") is not None:
+        changed["memory"] = argument.whole(given["agent_memory"], 1 << 24, 1 << 46, f"{path}.agent_memory")
+    options = replace(base, **changed)
+    if options.placement == "auto" and options.core is None:
+        raise InvalidArgument(
+            f"{options.placement!r} moves between the workers' cores and one of its own: give agent_core= too",
+            path=f"{path}.placement",
+        )
+    return options
+
+
+def _choice(value: object, choices: tuple[str, ...], path: str) -> str:
+    text = argument.one_of(value, str, path, f"one of {', '.join(choices)}")
+    if text not in choices:
+        raise InvalidArgument(f"{text[:80]!r}, expected one of {', '.join(choices)}", path=path)
+    return text

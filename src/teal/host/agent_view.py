@@ -1,0 +1,192 @@
+"""Agents as a person meets them: ``host.agents``, and the frozen records that say how they do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from teal.errors import InvalidArgument
+from teal.host import argument, policy_spec, wire
+from teal.host.audit import AuditLine
+from teal.host.records import Histogram
+
+STAGES = ("message", "decision", "commit", "start", "run", "done")  # each from the one before; message: from arrival
+
+
+@dataclass(frozen=True, slots=True)
+class SeatStatistics:
+    """What happened at one pool since its agent sat down.
+
+    stages: arrival → message → decision → commit → start → run → done, each from the one before. staleness: age of
+    decisions when a worker took them up. hits, misses: looks of a worker that found a decision staged, or none though
+    requests waited; refused: decisions by the reason; bugs: those that no correct agent meets. local: requests that
+    ran without a decision; left: those that left their worker and were offered again; lost: messages that found the
+    ring full, after which the agent reads all words anew. queued: requests that wait for its decisions now. events,
+    decisions, runnable, busy_ns, errors, rescans: as the agent says."""
+
+    pool: str
+    incarnation: int
+    active: bool
+    messages: int
+    lost: int
+    hits: int
+    misses: int
+    local: int
+    left: int
+    bells: int
+    groups: int
+    groups_refused: int
+    completed: int
+    refused: Mapping[str, int]
+    bugs: int
+    queued: int
+    runnable: int
+    events: int
+    decisions: int
+    busy_ns: int
+    errors: int
+    rescans: int
+    heart_ms: float
+    stages: Mapping[str, Histogram]
+    staleness: Histogram
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of looks that found a decision; 0 when there were none."""
+        looks = self.hits + self.misses
+        return self.hits / looks if looks else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatistics:
+    """One agent. state: "online", "fallen" (its pools go on in their own order; it is started again), "starting",
+    "stopped"; why: it fell. place: where it runs now; walls: what its process is locked in with."""
+
+    pools: tuple[str, ...]
+    policies: tuple[str, ...]
+    state: str
+    why: str
+    pid: int
+    core: int | None
+    place: str
+    placement: str
+    link: str
+    restarts: int
+    upgrades: int
+    moves: int
+    served_s: float
+    walls: Mapping[str, Any] = field(default_factory=dict)
+    seats: Mapping[str, SeatStatistics] = field(default_factory=dict)
+
+
+def agent_of(raw: Mapping[str, Any]) -> AgentStatistics:
+    """From what a host says."""
+    seats = {name: seat_of(name, numbers) for name, numbers in raw["seats"].items()}
+    given = {**raw, "pools": tuple(raw["pools"]), "policies": tuple(raw["policies"]), "seats": seats}
+    return AgentStatistics(**given)
+
+
+def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
+    """From what a host says of a pool's seat."""
+    desk = raw["desk"]
+    refused = {reason: count for reason, count in raw["refused"].items() if count}
+    return SeatStatistics(
+        pool=pool,
+        incarnation=raw["incarnation"],
+        active=raw["active"],
+        completed=raw["completed"],
+        refused=refused,
+        bugs=raw["bugs"],
+        queued=raw["offered"],
+        runnable=desk["runnable"],
+        events=desk["events"],
+        decisions=desk["decisions"],
+        busy_ns=desk["busy_ns"],
+        errors=desk["errors"],
+        rescans=desk["rescans"],
+        heart_ms=raw["heart_ms"],
+        stages={stage: Histogram.of(raw["stages"].get(stage, [])) for stage in STAGES},
+        staleness=Histogram.of(raw["age"]),
+        **{
+            name: raw[name]
+            for name in ("messages", "lost", "hits", "misses", "local", "left", "bells", "groups", "groups_refused")
+        },
+    )
+
+
+class Agents:
+    """``host.agents``. Each method asks the host; all raise Closed and PeerDied as any call to it does."""
+
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
+        self._ask = ask
+
+    def start(self, pools: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
+        """One agent for a pool, or for several that share its process (and whatever their policies keep in common).
+
+        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait,
+        local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count. Raises NotFound (no
+        such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied (it ended first).
+        """
+        return agent_of(self._ask(wire.StartAgent(_texts(pools), _policies(policy), options)))
+
+    def upgrade(self, pool: str, policy: str | Sequence[str] | None = None, **options: Any) -> AgentStatistics:
+        """Another process for the agent of that pool, with another policy, other options or newer code.
+
+        The old one serves until the new one is ready; if that never is, it goes on. Raises as ``start`` does.
+        """
+        policies = [] if policy is None else _policies(policy)
+        return agent_of(self._ask(wire.UpgradeAgent(pool, policies, options)))
+
+    def set(self, pool: str, **settings: object) -> dict[str, str]:
+        """Settings of the policy that serves the pool, while it runs; returns all of them as they are now.
+
+        Raises NotFound, InvalidArgument (it has no such setting, or the value makes no sense).
+        """
+        found: dict[str, str] = self._ask(
+            wire.ChangeAgent(pool, {name: str(value) for name, value in settings.items()})
+        )
+        return found
+
+    def stop(self, pool: str) -> None:
+        """The agent of that pool leaves; its pools go on in their own order. Raises NotFound."""
+        self._ask(wire.StopAgent(pool))
+
+    def dump(self, pool: str) -> str:
+        """The state of the policies of that pool's agent, in their own words. Raises NotFound."""
+        return "\n".join(said["dump"] for said in self._ask(wire.LookAtAgents(pool, True))["said"])
+
+    def audit(self, pool: str | None = None) -> list[AuditLine]:
+        """What happened to agents, oldest first: the last 256 lines."""
+        found = self._ask(wire.LookAtAgents(pool) if pool is not None else wire.LookAtAgents())["audit"]
+        return [AuditLine(**{**line, "pools": tuple(line["pools"])}) for line in found]
+
+    def __getitem__(self, pool: str) -> AgentStatistics:
+        """How the agent of that pool does. Raises NotFound."""
+        return agent_of(self._ask(wire.LookAtAgents(pool))["agents"][0])
+
+    def __iter__(self) -> Iterator[AgentStatistics]:
+        return iter([agent_of(raw) for raw in self._ask(wire.LookAtAgents())["agents"]])
+
+    def __len__(self) -> int:
+        return len(self._ask(wire.LookAtAgents())["agents"])
+
+    def __contains__(self, pool: object) -> bool:
+        return any(pool in agent.pools for agent in self)
+
+
+def _texts(value: str | Iterable[str]) -> list[str]:
+    if isinstance(value, str):
+        return value.split(",")
+    return [argument.one_of(item, str, "$.pools", "the name of a pool, or several") for item in value]
+
+
+def _policies(value: str | Iterable[str]) -> list[str]:
+    """With the paths of their files made absolute here, where they were typed."""
+    texts = [value] if isinstance(value, str) else list(value)
+    specs = [policy_spec.parse(argument.one_of(text, str, "$.policy", "a policy")) for text in texts]
+    for spec in specs:
+        if spec.target.endswith(".py") and not os.path.isfile(spec.target):
+            raise InvalidArgument(f"{spec.target}: no such file; give the path of a policy's .py file", path="$.policy")
+    return [str(spec) for spec in specs]

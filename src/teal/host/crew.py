@@ -1,0 +1,190 @@
+"""A crew: one agent process and what it holds, an incarnation at each pool's seat.
+
+Theory of operation: see agents.py. A crew serves once, from take_over() to fall_back() or leave().
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from teal.errors import DeadlineExceeded, PeerDied
+from teal.host import agent_wire as orders
+from teal.host import wire
+from teal.host.agent_process import AgentProcess
+from teal.host.audit import printable
+
+if TYPE_CHECKING:
+    from teal.host.agent_options import AgentOptions
+    from teal.host.agents import Agent
+    from teal.host.policy_spec import PolicySpec
+    from teal.host.pool import Pool
+    from teal.host.seat import Incarnation
+
+log = logging.getLogger("teal.host")
+
+_BEGIN = 60.0  # seconds for importing policies
+_ANSWER = 5.0  # for anything else
+_LEAVE = 1.0
+_HEARD = 0.1  # for what need not be heard at once
+
+
+class Crew:
+    """``prepare``, ``take_over``, then ``leave``; all on the daemon's loop."""
+
+    def __init__(
+        self, agent: Agent, pools: tuple[Pool, ...], specs: tuple[PolicySpec, ...], options: AgentOptions
+    ) -> None:
+        self._agent = agent
+        self._pools = pools
+        self._specs = specs
+        self.options = options
+        self._incarnations: dict[str, Incarnation] = {}
+        self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended)
+        self.walls: Mapping[str, Any] = {}
+        self._since: float | None = None
+        self._until: float | None = None
+        self._end = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def served(self, now: float) -> float:
+        """Seconds for which its decisions counted, or count."""
+        return 0.0 if self._since is None else (self._until or now) - self._since
+
+    # ---- up --------------------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Everything but that it counts. Raises what the policy's makers raise, PeerDied, DeadlineExceeded."""
+        self.process.start()
+        policies = [
+            orders.Policy(pool.name, spec.target, spec.class_name, spec.settings)
+            for pool, spec in zip(self._pools, self._specs, strict=True)
+        ]
+        begun = await self.process.ask(orders.Begin(policies, self.options.memory), "begun", _BEGIN)
+        if begun.error is not None:
+            wire.raise_failure(begun.error)
+        self.walls = begun.walls
+        if begun.walls.get("missing"):
+            log.warning("agent process %d has not all walls: %s", self.pid, printable(str(begun.walls["missing"])))
+        self.process.place(self.cores(self.options.placement != "host"))
+        await self.sit()
+
+    def cores(self, own: bool) -> set[int]:
+        """Where it may run: on its own core, or on those of the workers."""
+        if own and self.options.core is not None:
+            return {self.options.core}
+        return self._agent.agents.worker_cores(self._pools)
+
+    async def sit(self) -> None:
+        """At every seat, in an incarnation made for it."""
+        for pool in self._pools:
+            incarnation = await pool.seat.attach(self.options.link)
+            before = self._incarnations.get(pool.name)
+            self._incarnations[pool.name] = incarnation
+            if before is not None:
+                await pool.seat.drop(before)
+            spin_ns = pool.settings.idle_ns if self.options.placement != "host" else 0
+            order = orders.TakeSeat(
+                pool.name, pool.seat.index, incarnation.number, self.options.link, spin_ns, dict(pool.seat.models)
+            )
+            key = f"seated {pool.name} {incarnation.number}"
+            seated = await self.process.ask(order, key, _ANSWER, (incarnation.agent_view, incarnation.desk))
+            incarnation.handed_over()
+            if seated.error is not None:
+                wire.raise_failure(seated.error)
+
+    def take_over(self) -> None:
+        """Its decisions count, in all pools. Raises PeerDied when it has gone meanwhile."""
+        if self.process.gone:
+            raise PeerDied("agent", self.process.why or "it ended before it could serve")
+        self._since, self._until = self._now(), None
+        for pool, spec in zip(self._pools, self._specs, strict=True):
+            pool.seat.on_named = partial(self._named, pool.name)
+            pool.seat.bound(self.options.max_wait_ns, self.options.local_fast_path)
+            pool.seat.activate(self._incarnations[pool.name], str(spec))
+
+    # ---- while it serves -------------------------------------------------------------------------------------------
+
+    async def _named(self, pool: str, index: int, name: str) -> None:
+        with contextlib.suppress(PeerDied, DeadlineExceeded):  # whoever takes its place is told; a load does not fail
+            await self.process.ask(orders.NameModel(pool, index, name), f"named {pool} {index}", _HEARD)
+
+    def _reported(self, process: AgentProcess, report: orders.AgentReport) -> None:
+        if isinstance(report, orders.Faulted):
+            why = f"its policy for {printable(report.pool)} raised {report.error.kind}: {report.error.message}"
+            for line in report.where.splitlines():
+                log.warning("agent %s: %s", process.name, printable(line))
+            process.end(why)
+            self._agent.fell(self, why)
+        elif isinstance(report, orders.Looked) and not process.asked("looked"):  # it was signalled
+            for figures in report.figures:
+                for line in figures.dump.splitlines():
+                    log.info("agent %s: %s: %s", process.name, printable(figures.pool), printable(line))
+
+    def _ended(self, process: AgentProcess, why: str) -> None:
+        self._end.set()
+        self._agent.fell(self, f"its process ended: {why}")
+
+    async def change(self, pool: str, settings: dict[str, str]) -> dict[str, str]:
+        changed = await self.process.ask(orders.Change(pool, settings), f"changed {pool}", _ANSWER)
+        if changed.error is not None:
+            wire.raise_failure(changed.error)
+        now: dict[str, str] = changed.settings
+        return now
+
+    async def look(self, *, dump: bool) -> list[dict[str, Any]]:
+        looked = await self.process.ask(orders.Look(dump), "looked", _ANSWER)
+        return [
+            {"pool": f.pool, "policy": f.policy, "settings": f.settings, "numbers": f.numbers, "dump": f.dump}
+            for f in looked.figures
+        ]
+
+    def numbers(self) -> dict[str, dict[str, Any]]:
+        """Of its seats, by pool."""
+        return {pool.name: pool.seat.numbers(self.incarnation(pool)) for pool in self._pools}
+
+    def move(self, own: bool) -> None:
+        """To its own core, or to those of the workers, where it sleeps at once when there is nothing to do."""
+        self.process.place(self.cores(own))
+        spin_ns = max(pool.settings.idle_ns for pool in self._pools) if own else 0
+        self.process.send(orders.Move(spin_ns))
+
+    # ---- down ------------------------------------------------------------------------------------------------------
+
+    def fall_back(self, why: str) -> None:
+        """The pools go on by themselves."""
+        self._until = self._until or self._now()
+        for pool in self._pools:
+            if (incarnation := self._incarnations.get(pool.name)) is not None:
+                pool.seat.fall_back(incarnation, why)
+
+    def incarnation(self, pool: Pool) -> Incarnation:
+        """Where it sits at that pool."""
+        return self._incarnations[pool.name]
+
+    async def leave(self, *, kill: bool = False) -> None:
+        """It goes, and everything that it had."""
+        self.fall_back("it leaves")
+        if self.process.started and not self.process.gone:
+            if kill:
+                self.process.end("it was ended")
+            else:
+                self.process.send(orders.Leave())
+                try:
+                    await asyncio.wait_for(self._end.wait(), _LEAVE)
+                except TimeoutError:
+                    self.process.end("it did not leave when it was told to")
+            await self._end.wait()
+        for pool in self._pools:
+            if (incarnation := self._incarnations.pop(pool.name, None)) is not None:
+                await pool.seat.drop(incarnation)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

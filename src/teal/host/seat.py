@@ -1,0 +1,149 @@
+"""A pool's seat, as the host keeps it: the pair of regions that each agent gets anew, and who holds them.
+
+Theory of operation: an incarnation is made when an agent is about to sit down (attach), shown to every worker, and
+only then handed to the agent. The host makes it the one that counts (activate); the core takes that back when the
+agent's heart stops or a request waits too long, and the host when the process dies or is sent away (fall_back): in
+each case what is queued goes on in the pool's own order. Two incarnations may be there at once, for an upgrade; one
+counts. It is dropped once nobody decides or reads there any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from teal import _core
+from teal.errors import PeerDied
+from teal.host import wire
+
+if TYPE_CHECKING:
+    from teal.host.pool import Pool
+    from teal.host.process import WorkerProcess
+
+_HEART_NS = 50_000_000  # a heart that stands still for so long is dead
+
+
+@dataclass(slots=True, eq=False)
+class Incarnation:
+    """view, desk: for workers, the core's to close; agent_view: the agent's, which can be mapped for reading only."""
+
+    number: int
+    link: str
+    view: int
+    desk: int
+    agent_view: int
+    dropped: bool = False
+
+    def handed_over(self) -> None:
+        """The agent has its descriptors."""
+        if self.agent_view >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.agent_view)
+            self.agent_view = -1
+
+
+class Seat:
+    """Of one pool. All methods run on the daemon's loop."""
+
+    def __init__(self, pool: Pool, index: int = 0) -> None:
+        self._pool = pool
+        self.index = index
+        self.active: Incarnation | None = None
+        self.policy = ""  # that decides now, for people
+        self.models: dict[int, str] = {}  # names, by index: settings of policies speak of them
+        self.on_named: Callable[[int, str], Coroutine[Any, Any, None]] | None = None  # the crew that sits here is told of new ones
+        self._there: list[Incarnation] = []
+        self._why: dict[int, str] = {}  # by incarnation: why the core took its rights
+
+    async def attach(self, link: str) -> Incarnation:
+        """A new incarnation that every worker has. Raises what the core does (memory, descriptors)."""
+        number, view, desk, agent_view = self._pool.sweeper.attach_seat(self.index, link)
+        incarnation = Incarnation(number, link, view, desk, agent_view)
+        self._there.append(incarnation)
+        await asyncio.gather(*(self._shown(worker, incarnation) for worker in self._pool.workers if not worker.gone))
+        return incarnation
+
+    async def name_model(self, index: int, name: str) -> None:
+        """Before the first request of that model comes; returns when the agent here, if there is one, knows it."""
+        if self.models.get(index) != name:
+            self.models[index] = name
+            if self.on_named is not None:
+                await self.on_named(index, name)
+
+    async def _shown(self, worker: WorkerProcess, incarnation: Incarnation) -> None:
+        order = wire.AddSeat(self.index, incarnation.number, incarnation.link)
+        with contextlib.suppress(PeerDied):
+            await worker.ask(order, ("add seat", self.index, incarnation.number), (incarnation.view, incarnation.desk))
+
+    def tell(self, worker: WorkerProcess) -> None:
+        """A worker that replaces another one, before it is opened."""
+        for incarnation in self._there:
+            order = wire.AddSeat(self.index, incarnation.number, incarnation.link)
+            worker.send(order, (incarnation.view, incarnation.desk))
+
+    def bound(self, max_wait_ns: int, local_fast_path: bool) -> None:
+        """How long a request may wait for a decision, and whether one that finds an idle worker waits for none."""
+        self._pool.sweeper.set_seat_limits(self.index, _HEART_NS, max_wait_ns)
+        self._pool.sweeper.set_local_fast_path(self.index, local_fast_path)
+
+    def activate(self, incarnation: Incarnation, policy: str) -> None:
+        """Its decisions count from now on, and those of the one before do not."""
+        self._pool.sweeper.activate_seat(self.index, incarnation.number)
+        self.active, self.policy = incarnation, policy
+
+    def fall_back(self, incarnation: Incarnation, why: str) -> bool:
+        """What waits goes on in the pool's own order. False: it did not count (any more)."""
+        fell = self.active is incarnation
+        if fell:
+            self.active, self.policy = None, ""
+            self._pool.sweeper.deactivate_seat(self.index, why)
+            self.why_not(incarnation)
+        return fell
+
+    def why_not(self, incarnation: Incarnation) -> str:
+        """Why the core took that incarnation's rights; nothing: it has them."""
+        for index, number, reason, _ in self._pool.sweeper.take_seat_events():
+            if index == self.index:
+                self._why.setdefault(number, reason)
+        return self._why.get(incarnation.number, "")
+
+    async def drop(self, incarnation: Incarnation) -> None:
+        """Nobody uses it any more; its memory goes."""
+        if incarnation.dropped:
+            return
+        incarnation.dropped = True
+        self.fall_back(incarnation, "it left")
+        order = wire.DropSeat(self.index, incarnation.number)
+
+        async def dropped(worker: WorkerProcess) -> None:
+            with contextlib.suppress(PeerDied):
+                await worker.ask(order, ("drop seat", self.index, incarnation.number))
+
+        await asyncio.gather(*(dropped(worker) for worker in self._pool.workers if not worker.gone))
+        self._there.remove(incarnation)
+        self._pool.sweeper.detach_seat(self.index, incarnation.number)
+        self._why.pop(incarnation.number, None)
+        incarnation.handed_over()
+
+    def numbers(self, incarnation: Incarnation) -> dict[str, Any]:
+        """agent_view.SeatStatistics, raw."""
+        return _core.seat_numbers(self._pool.sweeper, self.index, incarnation.number)
+
+    def pulse(self, incarnation: Incarnation) -> tuple[int, int, int]:
+        """Refusals that no correct agent meets; ns that its agent was busy, and events that it saw, as it says."""
+        return _core.seat_pulse(self._pool.sweeper, self.index, incarnation.number)
+
+    def forget(self) -> None:
+        """In a forked child."""
+        for incarnation in self._there:
+            incarnation.handed_over()
+
+    def close(self) -> None:
+        """The pool has stopped: nobody else is there."""
+        self.forget()
+        self._there.clear()
+        self.active = None

@@ -1,0 +1,278 @@
+"""Agents that serve: answers stay right, settings change, upgrades lose nothing, and everything is given back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agents_fixtures import alive, odd, right, until
+
+import teal
+
+
+@pytest.mark.parametrize("policy", ["fifo", "edf", "shinjuku:quantum=1ms", "Plain"])
+def test_answers_come_through_an_agent(agent_host: teal.Host, echo: teal.Model, policy: str) -> None:
+    text = odd(policy) if policy == "Plain" else policy
+    started = agent_host.agents.start("default", text)
+    assert (started.state, started.pools, started.restarts) == ("online", ("default",), 0)
+    right(echo, 300)
+    seat = agent_host.agents["default"].seats["default"]
+    assert seat.active
+    assert seat.completed + seat.local == 300
+    assert seat.completed > 0
+    assert seat.bugs == 0
+    assert agent_host.agents["default"].state == "online"
+
+
+def test_its_stages_are_counted(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", "fifo")
+    right(echo, 200)
+    seat = until(lambda: (s := agent_host.agents["default"].seats["default"]).stages["done"].count >= s.completed and s)
+    for stage in ("message", "decision", "commit", "run"):
+        assert seat.stages[stage].count == seat.completed, stage
+    assert seat.staleness.count >= seat.completed
+    assert seat.events >= 400
+    assert 0.0 <= seat.hit_rate <= 1.0
+
+
+def test_a_pools_settings_bring_their_agent() -> None:
+    with teal.Host(policy="fifo", pools={"fast": {"policy": "edf"}, "bare": {"policy": ""}}) as host:
+        assert {agent.pools: agent.policies for agent in host.agents} == {("default",): ("fifo",), ("fast",): ("edf",)}
+        with pytest.raises(teal.NotFound, match="no agent"):
+            host.agents["bare"]
+        model = host.load("echo", "builtin:identity", pool="fast")
+        right(model, 50)
+        assert host.agents["fast"].seats["fast"].completed > 0
+
+
+def test_a_policy_that_cannot_be_made_is_said(agent_host: teal.Host, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("class Broken(:\n")
+    before = threading.active_count()
+    for text, words in (
+        (f"{broken}:Broken", "SyntaxError"),
+        (f"{tmp_path}/none.py:Broken", "no such file"),
+        ("no.such.module:Policy", "no.such.module"),
+        ("fastest", "fastest"),
+        ("shinjuku:quantum=soon", "quantum"),
+        ("fifo:colour=blue", "colour"),
+        (f"{odd('Plain')}:colour=blue", "colour"),
+    ):
+        with pytest.raises((teal.InvalidArgument, teal.NotFound), match=words):
+            agent_host.agents.start("default", text)
+    assert len(agent_host.agents) == 0
+    assert {line.what for line in agent_host.agents.audit()} <= {"refused"}
+    assert threading.active_count() == before
+    with pytest.raises(teal.InvalidArgument, match="SyntaxError"):
+        teal.Host(policy=f"{broken}:Broken")
+
+
+def test_settings_change_while_it_serves(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", odd("Tuned", pause=5))
+    right(echo, 20)
+    now = agent_host.agents.set("default", pause=9, taste="sour")
+    assert (now["pause"], now["taste"]) == ("9", "sour")
+    assert "pause 9, sour" in agent_host.agents.dump("default")
+    with pytest.raises(teal.InvalidArgument):
+        agent_host.agents.set("default", pause="nine")
+    with pytest.raises(teal.InvalidArgument, match="colour"):
+        agent_host.agents.set("default", colour="blue")
+    right(echo, 20)
+    assert [line.why for line in agent_host.agents.audit("default") if line.what == "changed"] == [
+        "pause=9, taste=sour"
+    ]
+    pid = agent_host.agents["default"].pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: (a := agent_host.agents["default"]).state == "online" and a.pid != pid)
+    assert "pause 9, sour" in agent_host.agents.dump("default")  # the one that took its place was told too
+
+
+class Load(threading.Thread):
+    """Calls one after the other until stopped; keeps what went wrong."""
+
+    def __init__(self, host: teal.Host, model: str) -> None:
+        super().__init__()
+        self._address = host.address
+        self._model = model
+        self.stopped = threading.Event()
+        self.calls = 0
+        self.errors: list[BaseException] = []
+
+    def run(self) -> None:
+        try:
+            with teal.connect(self._address) as host:
+                model = host.model(self._model)
+                while not self.stopped.is_set():
+                    right(model, 8, self.calls)
+                    self.calls += 8
+        except BaseException as error:
+            self.errors.append(error)
+
+
+@pytest.fixture
+def load(agent_host: teal.Host, echo: teal.Model) -> Iterator[Load]:
+    thread = Load(agent_host, echo.info.name)
+    thread.start()
+    yield thread
+    thread.stopped.set()
+    thread.join()
+    assert thread.errors == []
+
+
+def test_upgrades_under_load_lose_nothing(agent_host: teal.Host, load: Load) -> None:
+    agent_host.agents.start("default", "fifo")
+    pids = [agent_host.agents["default"].pid]
+    for policy in ("edf", odd("Plain"), None, "shinjuku"):
+        before = load.calls
+        upgraded = agent_host.agents.upgrade("default", policy)
+        pids.append(upgraded.pid)
+        until(lambda before=before: load.calls > before or load.errors)
+    agent = agent_host.agents["default"]
+    assert (agent.state, agent.policies, agent.upgrades, agent.restarts) == ("online", ("shinjuku",), 4, 0)
+    assert len(set(pids)) == 5
+    until(lambda: not any(alive(pid) for pid in pids[:-1]))
+    assert [line.what for line in agent_host.agents.audit()] == ["online"] + ["upgraded"] * 4
+
+
+def test_an_upgrade_that_fails_changes_nothing(agent_host: teal.Host, echo: teal.Model, load: Load) -> None:
+    agent_host.agents.start("default", "fifo")
+    pid = agent_host.agents["default"].pid
+    with pytest.raises(teal.InvalidArgument):
+        agent_host.agents.upgrade("default", "fifo:colour=blue")
+    agent = agent_host.agents["default"]
+    assert (agent.pid, agent.state, agent.policies) == (pid, "online", ("fifo",))
+    right(echo, 20)
+
+
+def test_one_agent_for_several_pools_shares_its_process(pools_host: teal.Host) -> None:
+    echo, other = pools_host.model("echo"), pools_host.model("other")
+    agent = pools_host.agents.start(["default", "other"], odd("Counts"))
+    assert set(agent.seats) == {"default", "other"}
+    right(echo, 60)
+    right(other, 40)
+    assert all(seat.completed > 0 for seat in pools_host.agents["other"].seats.values())
+    assert pools_host.agents.dump("default").splitlines()[-1] == pools_host.agents.dump("other").splitlines()[-1]
+    assert "together 100" in pools_host.agents.dump("other")
+    with pytest.raises(teal.Busy, match="has an agent already"):
+        pools_host.agents.start("other", "fifo")
+    pools_host.agents.stop("other")
+    assert len(pools_host.agents) == 0
+    right(echo, 10)
+    right(other, 10)
+
+
+def test_two_policies_in_one_process(pools_host: teal.Host) -> None:
+    echo, other = pools_host.model("echo"), pools_host.model("other")
+    agent = pools_host.agents.start("default,other", ["fifo", "edf"])
+    assert agent.policies == ("fifo", "edf")
+    right(echo, 50)
+    right(other, 50)
+    with pytest.raises(teal.InvalidArgument, match="policies for"):
+        pools_host.agents.upgrade("default", ["fifo", "edf", "fair"])
+
+
+def test_one_agent_a_core(pools_host: teal.Host) -> None:
+    core = min(os.sched_getaffinity(0))
+    agent = pools_host.agents.start("default", "fifo", agent_core=core)
+    assert os.sched_getaffinity(agent.pid) == {core}
+    assert agent.place == "offload"
+    with pytest.raises(teal.Busy, match=f"core {core} has the agent"):
+        pools_host.agents.start("other", "fifo", agent_core=core)
+    pools_host.agents.start("other", "fifo", placement="host")
+    assert pools_host.agents["other"].place == "host"
+    assert pools_host.agents.upgrade("default").core == core
+
+
+def test_stopping_gives_everything_back(agent_host: teal.Host, echo: teal.Model) -> None:
+    right(echo, 10)
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    workers = [worker.pid for worker in agent_host.statistics().workers]
+
+    def of_workers() -> list[int]:
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in workers]
+
+    agent_host.agents.start("default", "fifo")
+    right(echo, 10)
+    agent_host.agents.stop("default")
+    before, before_workers = descriptors(), of_workers()
+    for _ in range(3):
+        pid = agent_host.agents.start("default", "fifo").pid
+        right(echo, 50)
+        agent_host.agents.upgrade("default", "edf")
+        right(echo, 50)
+        agent_host.agents.stop("default")
+        assert not alive(pid)
+    assert descriptors() == before
+    until(lambda: of_workers() == before_workers)
+    right(echo, 10)
+
+
+def test_numbers_for_programs(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.start_agent("default", "fifo")
+    right(echo, 10)
+    assert "default" in agent_host.agents
+    assert "other" not in agent_host.agents
+    assert [line.what for line in agent_host.agents.audit("default")] == ["online"]
+    assert np.isfinite(agent_host.agents["default"].served_s)
+
+
+def test_policies_know_models_by_name(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", odd("Names"))
+    later = agent_host.load("later", "builtin:identity")
+    right(echo, 10)
+    right(later, 10)
+    assert "seen echo later" in agent_host.agents.dump("default")
+
+
+def test_it_moves_with_the_load(agent_host: teal.Host, echo: teal.Model) -> None:
+    core, all_cores = max(os.sched_getaffinity(0)), os.sched_getaffinity(0)
+    if len(all_cores) < 2:
+        pytest.skip("one core only: there is nowhere to move")
+    pid = agent_host.agents.start("default", odd("Thinks"), agent_core=core, placement="auto", max_wait="10s").pid
+    assert agent_host.agents["default"].place == "offload"
+    until(lambda: agent_host.agents["default"].place == "host")  # nothing to do: its core is free for others
+    assert os.sched_getaffinity(pid) == all_cores
+
+    def busy() -> bool:
+        right(echo, 100)
+        return agent_host.agents["default"].place == "offload"
+
+    until(busy)
+    assert os.sched_getaffinity(pid) == {core}
+    agent = agent_host.agents["default"]
+    assert (agent.pid, agent.moves, agent.restarts) == (pid, 2, 0)
+    assert [line.what for line in agent_host.agents.audit()] == ["online", "moved", "moved"]
+
+
+def test_what_finds_an_idle_worker_need_not_wait(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", "fifo", local_fast_path=True)
+    for i in range(50):
+        right(echo, 1, i)
+    seat = agent_host.agents["default"].seats["default"]
+    assert seat.local > 0
+    assert seat.local + seat.completed == 50
+    right(echo, 300)
+    seat = agent_host.agents["default"].seats["default"]
+    assert seat.completed > 0
+    assert seat.local + seat.completed == 350
+    assert seat.bugs == 0
+
+
+def test_over_an_emulated_link(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent = agent_host.agents.start("default", "fifo", link="pcie")
+    assert agent.link == "pcie"
+    right(echo, 200)
+    assert agent_host.agents["default"].seats["default"].completed == 200
+    with pytest.raises(teal.InvalidArgument, match="link"):
+        agent_host.agents.upgrade("default", link="string")
+    agent_host.agents.upgrade("default", link="cxl")
+    right(echo, 200)
+    assert agent_host.agents["default"].seats["default"].completed == 200

@@ -1,0 +1,206 @@
+"""`teal bench wave`: what is drawn, what is made of blocks, the pictures, and tiny runs of what can run here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from teal.bench import machine
+from teal.bench.lanes import LaneError
+from teal.bench.report import Report
+from teal.bench.wave import ablation, bench, costs, latency, loads, nets, plot, rocks, saturation
+from teal.bench.wave.mode import Mode
+from teal.bench.wave.stage import Block, Cores, Plan, Stage, loss
+from teal.cli.bench import command
+
+TINY = Plan(2, 0.005, 0.01, 2, 0.01, (0.5,), 50, 0.02, 1, 0.01)
+LOADS = (loads.rocksdb(), loads.gets(), loads.exponential(), loads.bimodal(), loads.instant())
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    cores = machine.two_cores()
+    with Stage(Report("wave", bench.PROMISES), Cores(cores.client, cores.worker), TINY) as made:
+        yield made
+
+
+def made_up(latency_us: list[float], per_s: float) -> Block:
+    """A block of one kind of request that ended at an even pace."""
+    n = len(latency_us)
+    ended = np.arange(1, n + 1) * (1e9 / per_s)
+    return Block((np.array(latency_us) * 1e3).astype(np.uint64), ended.astype(np.uint64), np.zeros(n, np.uint32), 0)
+
+
+# ---- what is drawn ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+def test_the_same_seed_draws_the_same_requests(load: loads.Load) -> None:
+    first, again, other = (loads.draw(load, 2_000, seed, 10_000) for seed in (1, 1, 2))
+    assert (first.at_ns == again.at_ns).all()
+    assert (first.kind == again.kind).all()
+    assert (first.value == again.value).all()
+    assert (first.at_ns != other.at_ns).any()
+    assert (np.diff(first.at_ns.astype(np.int64)) >= 0).all()
+
+
+def test_shares_and_rate_are_those_asked_for() -> None:
+    drawn = loads.draw(loads.bimodal(), 200_000, 1, 50_000)
+    assert np.mean(drawn.kind == 1) == pytest.approx(loads.LONG_SHARE, rel=0.1)
+    assert 200_000 / (drawn.at_ns[-1] / 1e9) == pytest.approx(50_000, rel=0.02)
+    assert set(drawn.value[drawn.kind == 1]) == {loads.LONG_US}
+    service = loads.draw(loads.exponential(), 200_000, 1).value
+    assert service.min() >= 1
+    assert service.mean() == pytest.approx(loads.EXPONENTIAL_US, rel=0.03)
+    assert not loads.draw(loads.exponential(), 100, 1).at_ns.any()  # at saturation all are due at once
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+def test_a_load_survives_json(load: loads.Load) -> None:
+    assert loads.unpacked(json.loads(json.dumps(loads.packed(load)))) == load
+
+
+# ---- what is made of blocks ------------------------------------------------------------------------------------------
+
+
+def test_throughput_and_loss() -> None:
+    base, ours = made_up([10.0] * 1000, 1000), made_up([10.0] * 1000, 990)
+    assert base.rate == pytest.approx(1000, rel=1e-6)
+    assert loss([ours] * 3, [base] * 3).value == pytest.approx(1, rel=1e-3)
+    assert ablation.ratio([base] * 3, [made_up([10.0] * 1000, 250)] * 3).value == pytest.approx(4, rel=1e-3)
+
+
+def test_the_tail_of_short_requests() -> None:
+    fifo = made_up([10.0] * 1990 + [5_000.0] * 10, 1000)
+    shinjuku = made_up([10.0] * 1990 + [100.0] * 10, 1000)
+    assert latency.p999_ratio([fifo] * 3, [shinjuku] * 3).value == pytest.approx(50)
+
+
+def test_each_trick_is_added_and_left_out_once() -> None:
+    added, without, base = ablation.modes()
+    assert added[0].name == "none"
+    assert "tricks=off" in added[0].link
+    assert len(added) == len(without) + 1
+    for trick in ablation.TRICKS:
+        assert sum(f"{trick}=on" in mode.link for mode in added) >= 1
+        assert sum(f"{trick}=off" in mode.link for mode in without) == 1
+    assert base.inline
+    assert base.policy == ablation.POLICY
+
+
+def test_bars_are_those_of_the_issue() -> None:
+    assert {bar for bar in bench.PROMISES if bar.startswith("wave.loss_percent.fifo")} == {
+        "wave.loss_percent.fifo.shm",
+        "wave.loss_percent.fifo.pcie",
+    }
+    limits = {bar: promise.limit for bar, promise in bench.PROMISES.items()}
+    assert limits["wave.loss_percent.fifo.pcie"] == 1.1
+    assert limits["wave.loss_percent.shinjuku.shm"] == 3
+    assert limits[ablation.BAR] == 3
+    assert limits[latency.BAR] == 10
+    assert limits["wave.staged_pick.p50_ns.cold"] == 120
+    assert limits["wave.staged_pick.p50_ns.prefetched"] == 30
+    assert limits["wave.fallback.gap_ms"] == 51
+    assert limits["wave.noagent.cost_ns"] == 20
+
+
+def test_the_clock_is_taken_off_and_never_below_nothing() -> None:
+    assert costs.without_clock([20, 50, 10], 20) == [0, 30, 0]
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_xml_and_hold_every_name() -> None:
+    data = [("fifo <in-line>", [(0.1, 12.0), (0.9, 4000.0)]), ("shinjuku & co", [(0.1, 10.0), (0.9, 90.0)])]
+    for picture in (
+        plot.lines("title", "load", "µs", data),
+        plot.bars("title", "requests/s", [("none", 10), ("all", 30)]),
+    ):
+        root = ElementTree.fromstring(picture)
+        assert root.tag.endswith("svg")
+    words = "".join(ElementTree.fromstring(plot.lines("t", "a", "b", data)).itertext())
+    assert "fifo <in-line>" in words
+    assert "shinjuku & co" in words
+    assert plot.lines("t", "a", "b", data) == plot.lines("t", "a", "b", data)
+
+
+def test_nothing_is_no_picture() -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot.lines("t", "a", "b", [("x", [])])
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot.bars("t", "a", [("x", 0.0)])
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    for options in (["--parts", "costs,everything"], ["--foundation", str(tmp_path / "none")], ["--unknown"]):
+        assert CliRunner().invoke(command, ["wave", *options]).exit_code == 2
+    listed = CliRunner().invoke(command, ["wave", "--list"])
+    assert listed.output.split() == list(bench.PARTS)
+    with pytest.raises(ValueError, match="no such part"):
+        bench.measure(parts=["everything"])
+
+
+def test_a_part_that_fails_leaves_its_bars_unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(stage: Stage) -> None:
+        raise LaneError("it broke\nsomewhere")
+
+    monkeypatch.setattr(bench, "QUICK", TINY)
+    monkeypatch.setattr(saturation, "measure", fail)
+    done = CliRunner().invoke(command, ["wave", "--quick", "--json", "--parts", "saturation"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.output)
+    assert [bar["id"] for bar in report["bars"]] == list(bench.PROMISES)
+    bars = {bar["id"]: bar for bar in report["bars"]}
+    assert bars["wave.loss_percent.fifo.shm"]["ok"] is None
+    assert bars["wave.loss_percent.fifo.shm"]["note"] == "saturation failed: it broke"
+    assert bars["wave.upgrade.lost"]["note"] == "this part did not run"
+
+
+# ---- tiny runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_without_an_agent_answers_an_open_load(stage: Stage) -> None:
+    load = loads.bimodal()
+    with stage.driver(Mode("plain")) as lane:
+        saturated = stage.block(lane, load, 400, 1)
+        paced = stage.block(lane, load, 100, 2, rate=2_000.0)
+    assert len(saturated.latency_ns) == 400
+    assert saturated.rate > 0
+    assert (paced.ended_ns >= loads.draw(load, 100, 5, 2_000.0).at_ns).all()
+    short, long = paced.of(0), saturated.of(1)
+    assert len(short) > 90
+    assert short.min() >= loads.SHORT_US * 1e3
+    assert (long >= loads.LONG_US * 1e3).all()
+
+
+def test_rocksdb_is_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rocksdict", reason="rocksdict is not installed: pip install 'teal-runtime[bench]'")
+    monkeypatch.setenv(rocks.FOLDER, str(stage.rocks()))
+    rocks.database.cache_clear()
+    assert rocks.get(np.int64(rocks.KEYS - 1)) == rocks.LOOKUPS * rocks.VALUE
+    assert rocks.scan_at_once(np.int64(rocks.KEYS - 5)) == rocks.ENTRIES * rocks.VALUE
+    assert sum(1 for _ in rocks.scan(np.int64(0))) == rocks.ENTRIES // rocks.STEP
+    rocks.database().close()
+    rocks.database.cache_clear()
+    with stage.driver(Mode("plain")) as lane:
+        assert (stage.block(lane, loads.gets(), 50, 1).latency_ns > 0).all()
+
+
+def test_the_longer_model_is_one_that_onnxruntime_takes(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    nets.write(tmp_path / "square.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "square.onnx"), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((2, nets.WIDTH), np.float32)})
+    assert y.shape == (2, nets.WIDTH)
+    assert np.isfinite(y).all()
+    assert (y > 0).any()

@@ -1,0 +1,130 @@
+"""`teal agent`, `teal stat --agents` and `teal trace`, against a host in the foreground."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import teal
+
+Serve = Callable[..., Any]
+Typed = Callable[[Any], Any]
+
+
+@pytest.fixture
+def at(serve: Serve, typed: Typed) -> Callable[..., Any]:
+    """``at("agent ls")``: that command, against a host with an agent in its second pool."""
+    host = serve("--pool", "fast:policy=shinjuku:quantum=1ms,link=shm", "--load", "echo=builtin:identity",
+                 "--load", "fast:sum=builtin:sum")  # fmt: skip
+
+    def run(line: str) -> Any:
+        return typed([*line.split(), "--host", host.name])
+
+    run.address = host.ready["address"]  # type: ignore[attr-defined]
+    return run
+
+
+def calls(at: Any, model: str, count: int) -> None:
+    with teal.connect(at.address) as host:
+        loaded = host.model(model)
+        for _ in range(count):
+            loaded(np.ones(4, np.float32))
+
+
+def test_from_start_to_stop(at: Any) -> None:
+    assert [agent["pools"] for agent in at("agent ls --json").json] == [["fast"]]
+    said = at("agent start default --policy fifo --json").json
+    assert (said["pools"], said["policies"], said["state"]) == (["default"], ["fifo"], "online")
+    again = at("agent start default --policy fifo")
+    assert again.status == 1
+    assert again.err.startswith("Busy: pool 'default' has an agent already")
+    upgraded = at("agent upgrade default --policy edf --json").json
+    assert upgraded["pid"] != said["pid"]
+    listed = at("agent ls").out.splitlines()
+    assert listed[0].split() == ["pools", "policy", "state", "process", "core", "place", "link", "restarts"]
+    assert any(line.split()[:3] == ["default", "edf", "online"] for line in listed)
+    assert at("agent stop default --json").json == {"stopped": "default"}
+    assert at("agent stop default").err.startswith("NotFound: ")
+
+
+def test_settings(at: Any) -> None:
+    said = at("agent set fast quantum=20us --json").json
+    assert said["settings"]["quantum"] == "20us"
+    assert "quantum=20us" in at("agent set fast quantum=20us").out
+    assert at("agent set fast quantum=never").status == 1
+    assert at("agent set fast quantum").status == 2
+
+
+def test_how_they_do(at: Any) -> None:
+    calls(at, "sum", 50)
+    shown = at("agent stat fast --dump")
+    assert shown.status == 0
+    for word in ("staged hits", "staleness", "decision", "online"):
+        assert word in shown.out
+    found = at("agent stat --json").json
+    (agent,) = found["agents"]
+    assert agent["seats"]["fast"]["completed"] + agent["seats"]["fast"]["local"] == 50
+    assert [line["what"] for line in found["audit"]] == ["online"]
+    assert at("agent stat --dump").status == 2
+    live = at("stat --agents --interval 50ms --json").json
+    assert live["agents"][0]["pools"] == ["fast"]
+    assert live["rates"].keys() == {"fast"}
+    assert "fast" in at("stat --agents --once").out
+
+
+def test_a_trace_opens(at: Any, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            calls(at, "sum", 20)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        said = at(f"trace fast --seconds 300ms -o {tmp_path}/out.json --json").json
+    finally:
+        stop.set()
+        thread.join()
+    assert said["events"] > 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    events = document["traceEvents"]
+    runs = [event for event in events if event["ph"] == "X"]
+    assert runs
+    assert {run["name"] for run in runs} == {"sum"}
+    assert all(run["dur"] >= 0 and run["ts"] >= 0 for run in runs)
+    assert any(event["name"] == "decision" for event in events)
+    assert at(f"trace nothing -o {tmp_path}/none.json").status == 1
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_help_has_an_example(typed: Typed) -> None:
+    for command in ("agent", *(f"agent {name}" for name in ("start", "upgrade", "stop", "set", "ls", "stat")), "trace"):
+        said = typed([*command.split(), "--help"])
+        assert said.status == 0
+        assert "Example" in said.out
+        assert command == "agent" or "--json" in said.out
+
+
+def test_a_policy_of_ones_own(at: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from teal.agents import Policy\n\n\nclass Mine(Policy):\n"
+        "    def __init__(self):\n        self.waiting = []\n\n"
+        "    def runnable(self, request):\n        self.waiting.append(request)\n\n"
+        "    def pick(self, worker):\n        return self.waiting.pop() if self.waiting else None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert at("agent start default --policy mine.py:Mine").out.startswith(
+        f"started {tmp_path}/mine.py:Mine for default"
+    )
+    calls(at, "echo", 20)
+    os.unlink(tmp_path / "mine.py")
+    assert at("agent upgrade default").status == 1
+    assert at("agent ls --json").json[0]["state"] == "online"
