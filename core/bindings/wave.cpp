@@ -55,6 +55,7 @@ nb::dict run(const nb::list& kinds, const Column<std::uint64_t>& at_ns, const Co
     nb::dict found;
     found["latency_ns"] = bytes_of(result.latency_ns);
     found["ended_ns"] = bytes_of(result.ended_ns);
+    found["started_ns"] = result.started_ns;
     found["most_late_ns"] = result.most_late_ns;
     found["failed"] = result.failed;
     found["failure"] = result.failure;
@@ -70,7 +71,7 @@ void bind_wave(nb::module_& m) {
                   "most_out: int, patience_ns: int, nap_ns: int = 0) -> dict[str, typing.Any]"),
           "Sends requests when they are due (ns from the start, uint64), of a kind (uint32) and with a value (int64) each, whatever became of those before. "
           "A kind: its slots, and whether the value is written into input 0. Returns latency_ns and ended_ns (uint64 as bytes; all ones: failed), "
-          "most_late_ns, failed, failure. nap_ns: it sleeps so long between its looks; 0: never. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.");
+          "started_ns (CLOCK_MONOTONIC), most_late_ns, failed, failure. nap_ns: it sleeps so long between its looks; 0: never. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.");
 }
 
 }  // namespace teal

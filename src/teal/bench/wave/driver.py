@@ -12,6 +12,7 @@ import base64
 import os
 from typing import Any
 
+import teal
 from teal import _core
 from teal.bench.rivals import lane
 
@@ -60,8 +61,12 @@ class Driver:
             slots.append(slot)
         return slots
 
-    def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int) -> dict[str, Any]:
-        """Sends it all and waits for the end."""
+    @property
+    def host(self) -> teal.Host:
+        return self._host
+
+    def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int, nap_ns: int = 0) -> dict[str, Any]:
+        """Sends it all and waits for the end; sleeps for nap_ns between its looks."""
         self.prepare(load)
         with seating.seated(self._host, self._mode) as agent:
             return _core.open_loop(
@@ -71,6 +76,7 @@ class Driver:
                 arrivals.value,
                 min(most_out, SLOTS),
                 PATIENCE_NS,
+                nap_ns,
                 **({} if agent is None else {"agent": agent}),
             )
 
