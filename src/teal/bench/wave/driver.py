@@ -77,7 +77,7 @@ class Driver:
                 min(most_out, SLOTS),
                 PATIENCE_NS,
                 nap_ns,
-                **({} if agent is None else {"agent": agent}),
+                agent,
             )
 
     def run(
