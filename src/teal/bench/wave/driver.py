@@ -69,7 +69,7 @@ class Driver:
         """Sends it all and waits for the end; sleeps for nap_ns between its looks."""
         self.prepare(load)
         with seating.seated(self._host, self._mode) as agent:
-            return _core.open_loop(
+            found: dict[str, Any] = _core.open_loop(
                 self._kinds[load.name],
                 arrivals.at_ns,
                 arrivals.kind,
@@ -79,6 +79,7 @@ class Driver:
                 nap_ns,
                 agent,
             )
+            return found
 
     def run(
         self, load: dict[str, Any], n: int, seed: int, rate: float | None, most_out: int, warm: int
@@ -92,16 +93,12 @@ class Driver:
             found[name] = base64.b64encode(found[name]).decode()
         return found
 
-    def statistics(self) -> dict[str, Any]:
-        """What the host counted of its agent."""
-        return seating.numbers(self._host)
-
 
 def client(config: dict[str, Any]) -> lane.Contender:
     """config: mode (the fields of Mode), worker_core, own_core, rocks (folder of the data)."""
     os.environ[rocks.FOLDER] = config["rocks"]
     driver = Driver(Mode(**config["mode"]), config["worker_core"], config["own_core"])
-    return lane.Contender(questions={"run": driver.run, "statistics": driver.statistics}, close=driver.close)
+    return lane.Contender(questions={"run": driver.run}, close=driver.close)
 
 
 if __name__ == "__main__":
