@@ -34,7 +34,7 @@ class Tuned(Plain):
     """With settings."""
 
     name = "tuned"
-    pause = Whole("3")
+    pause = Whole("3", 0, 100)
     taste = Choice("sweet", "sour")
 
     def dump(self) -> str:
@@ -155,7 +155,7 @@ class Escapes(Plain):
         attempts = {
             "read a file": lambda: os.open("/etc/passwd", os.O_RDONLY),
             "write a file": lambda: os.open("/tmp/teal-escaped", os.O_WRONLY | os.O_CREAT),
-            "connect": lambda: socket.create_connection(("127.0.0.1", 9)),
+            "make a socket": socket.socket,
             "fork": os.fork,
             "signal its parent": lambda: os.kill(os.getppid(), 0),
             "open the view anew": self.view_anew,

@@ -35,7 +35,7 @@ def calls(at: Any, model: str, count: int) -> None:
     with teal.connect(at.address) as host:
         loaded = host.model(model)
         for _ in range(count):
-            loaded(np.ones(4))
+            loaded(np.ones(4, np.float32))
 
 
 def test_from_start_to_stop(at: Any) -> None:

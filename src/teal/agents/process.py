@@ -202,14 +202,16 @@ def _name(wanted: orders.Policy) -> str:
 def _failure(error: BaseException) -> wire.Failure:
     if isinstance(error, TealError):
         return wire.failure_of(error)
-    kind = type(error).__name__
-    place = _where(error).strip().replace("\n", " ")
-    return wire.Failure("InvalidArgument", f"the policy cannot be made: {kind}: {error} ({place[-600:]})")
+    what = f"{type(error).__name__}: {error}"
+    return wire.Failure("InvalidArgument", f"the policy cannot be made: {what} ({_where(error)})")
 
 
 def _where(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return "\n".join(lines[-_WHERE:])[: orders.LONGEST_TEXT]
+    """File and line of what raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "no place is known"
 
 
 def _limit(memory: int) -> None:

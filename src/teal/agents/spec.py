@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 from teal import _core
 from teal.agents.policy import Policy
@@ -27,6 +28,7 @@ _PYTHON = {
     "composite": "composite:Composite",
 }
 _numbers = itertools.count(1)
+_files: dict[tuple[Path, int], ModuleType] = {}
 
 
 def policy_names() -> tuple[str, ...]:
@@ -102,12 +104,9 @@ def load(target: str, class_name: str) -> Callable[[], Policy]:
         path = Path(target)
         if not path.is_file():
             raise NotFound(f"policy file {target!r}: there is no such file; give its path")
-        name = f"teal_policy_{next(_numbers)}_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
+        # One module for all policies of a file, so that they can have something in common; another one once it is changed.
+        key = (path.resolve(), path.stat().st_mtime_ns)
+        module = _files.get(key) or _files.setdefault(key, _module(path))
     else:
         try:
             module = importlib.import_module(target)
@@ -123,6 +122,17 @@ def load(target: str, class_name: str) -> Callable[[], Policy]:
             f"policy {target}:{class_name}: expected a class there that derives from teal.agents.Policy"
         )
     return made
+
+
+def _module(path: Path) -> ModuleType:
+    name = f"teal_policy_{next(_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # a path that ends in .py has a loader
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 def shipped(name: str) -> Callable[[], Policy] | None:
