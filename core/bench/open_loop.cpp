@@ -40,7 +40,10 @@ OpenLoop::OpenLoop(std::vector<OpenKind> kinds, std::vector<OpenArrival> arrival
 
 bool OpenLoop::step() {
     const std::uint64_t now = ticks();
-    if (start_ == 0) start_ = now;
+    if (start_ == 0) {
+        start_ = now;
+        result_.started_ns = static_cast<std::uint64_t>(monotonic_ns());
+    }
     for (unsigned i = 0; i < most_submits; ++i)
         if (!submit(now)) break;
     if (!out_.empty()) take();

@@ -38,6 +38,7 @@ struct OpenArrival {
 struct OpenResult {
     std::vector<std::uint64_t> latency_ns; // by arrival; UINT64_MAX: it did not end, or ended otherwise than done
     std::vector<std::uint64_t> ended_ns;   // from the start: when it was seen
+    std::uint64_t started_ns = 0;          // CLOCK_MONOTONIC, of the start
     std::uint64_t most_late_ns = 0;        // from an arrival to its submission, where nothing but the load itself was in the way
     std::uint32_t failed = 0;
     std::string failure;                   // the first one

@@ -1,7 +1,8 @@
 // An emulated link between a pool's host and an agent that sits behind PCIe or CXL, after Wave's: what each access would cost there.
 //
-// Theory of operation. Both sides really share memory; a Link adds what the wire would. In the machine that is emulated view and desk both
-// lie in the memory of the agent's card, as Wave's queues do: the agent's own accesses are local and free, the host's go over the link.
+// Theory of operation. Both sides really share memory; a Link adds what the wire would. In the machine that is emulated the
+// messages and the desk lie in the memory of the agent's card, as Wave's queues do: the agent's own accesses are local and free, the host's
+// go over the link. Status words lie in the host's memory, as nobody reads them but an agent that lost track: it fetches them by DMA.
 //   - What the host pays it pays here and now: the charge_… functions spin for the stated time on the tick clock, in the thread that would
 //     stall. A delay is never shorter than asked; how much longer it is `teal link measure` prints.
 //   - What the other side sees it sees late, by time stamps: a message from its `when` + one way on (is_visible()); a decision when a
@@ -12,14 +13,15 @@
 // `shm` has no Link: a null pointer, one test on the host's path. With tricks switched off it has one whose figures are all 0.
 //
 // How the seat uses it (host side; each function takes a Link* that may be null):
-//   messages and status words  gather those that go out together (tricks().batching; else one by one), charge_write() for the lot,
+//   messages                   gather those that go out together (tricks().batching; else one by one), charge_write() for the lot,
 //                              stamp them with what it returned, then write them to the ring: so nothing is seen before it is paid.
 //   a slot on the desk         prefetch() for the slot that comes next, as early as it is known to be needed (before a run);
 //                              seen = read_slot(); it is there only if it is ready and is_visible(staged, seen).
-//   claim and outcome          words written to the card: part of the next charge_write(). A compare-and-swap over PCIe is emulated
-//                              as a posted write, as Wave's commits are.
+//   outcome                    a word written to the card: part of the next charge_write(). The compare-and-swap of a claim is emulated
+//                              as a posted write to the same line, as Wave's commits are.
 //   a worker woken by a bell   receive_kick(sent).
-// Agent side: is_visible(when, now) before a message is taken; send_kick() before a bell is rung; everything else is free.
+// Agent side: is_visible(when, now) before a message is taken; send_kick() before a bell is rung; fetch() before it reads all status words;
+// everything else is free.
 //
 // One Link a process and thread: its counters and prefetches are not shared. Not a model of congestion or of an IOMMU.
 #pragma once
@@ -62,7 +64,7 @@ struct LinkTricks {
     bool coalescing = true;             // ends wait for other news, or for `coalesce` of them
     bool dma = true;                    // the cheaper path by size; off: never DMA
     Polling polling = Polling::load;
-    std::uint32_t coalesce = 4;         // most ends that wait (1–64)
+    std::uint32_t coalesce = 2;         // most ends that wait (1–64)
 };
 
 struct LinkSpec {
@@ -142,10 +144,11 @@ public:
         ahead = {now | 1, serial};
         ++counts_.prefetches;
     }
-    // Pays for the slot: nothing if it was prefetched and is there, the remainder if it is on its way, else a whole read. Returns
-    // when the read ended: for the slot as it was then. The prefetch is used up: a second look is a new read.
+    // Pays for a look at the slot: nothing if it was prefetched and is there, the remainder if it is on its way, else a read: of its line, or
+    // of its first word (charge_rest_of_slot() then, when that says ready). Returns when the read ended: for the slot as it was then. The
+    // prefetch is used up: a second look is a new read.
     std::uint64_t read_slot(std::uint32_t worker, std::uint32_t serial) noexcept {
-        if (worker < most_workers && prefetches_[worker].issued != 0 && prefetches_[worker].serial == serial) {
+        if (is_ahead(worker, serial)) {
             const std::uint64_t there = prefetches_[worker].issued + read_cost(slot_bytes);
             prefetches_[worker].issued = 0;
             const std::uint64_t start = now();
@@ -154,7 +157,14 @@ public:
             return there;
         }
         ++counts_.misses;
-        return charge_read(slot_bytes);
+        return charge_read(reads_lines() ? slot_bytes : 8);
+    }
+    [[nodiscard]] bool is_ahead(std::uint32_t worker, std::uint32_t serial) const noexcept {
+        return worker < most_workers && prefetches_[worker].issued != 0 && prefetches_[worker].serial == serial;
+    }
+    // Of a slot that is not read as a line: what is left of it after its first word was.
+    void charge_rest_of_slot() noexcept {
+        if (!reads_lines()) charge((slot_bytes / 8 - 1) * read_);
     }
     // What was prefetched is worth nothing any more: its worker died.
     void forget(std::uint32_t worker) noexcept {
@@ -181,6 +191,8 @@ public:
     [[nodiscard]] bool has_arrived(std::uint64_t sent, std::uint64_t at) const noexcept {
         return static_cast<std::int64_t>(at - sent) >= static_cast<std::int64_t>(kick_);
     }
+    // Agent: `bytes` of the host's memory are fetched by DMA.
+    void fetch(std::uint64_t bytes) noexcept { charge(dma_setup_ + 2 * one_way_ + bytes * dma_per_kib_ / 1024); }
     // Pays for sending a kick.
     void send_kick() noexcept {
         ++counts_.kicks_sent;
@@ -193,8 +205,10 @@ public:
         return (spec_.kind == LinkKind::cxl ? lines : (bytes + 7) / 8) * write_;
     }
     [[nodiscard]] std::uint64_t read_cost(std::uint32_t bytes) const noexcept {
-        return (spec_.kind == LinkKind::cxl || spec_.tricks.prefetch ? (bytes + 63) / 64 : (bytes + 7) / 8) * read_;
+        return (reads_lines() ? (bytes + 63) / 64 : (bytes + 7) / 8) * read_;
     }
+    // Write-through mapped, or coherent: a load brings its whole line.
+    [[nodiscard]] bool reads_lines() const noexcept { return spec_.kind == LinkKind::cxl || spec_.tricks.prefetch; }
     [[nodiscard]] std::uint64_t one_way() const noexcept { return one_way_; }
 
 private:
@@ -244,6 +258,12 @@ inline void prefetch(Link* link, std::uint32_t worker, std::uint32_t serial, std
 // 0 without a link: is_visible() then asks for nothing.
 inline std::uint64_t read_slot(Link* link, std::uint32_t worker, std::uint32_t serial) noexcept {
     return link == nullptr ? 0 : link->read_slot(worker, serial);
+}
+inline void charge_rest_of_slot(Link* link) noexcept {
+    if (link != nullptr) link->charge_rest_of_slot();
+}
+inline void fetch(Link* link, std::uint64_t bytes) noexcept {
+    if (link != nullptr) link->fetch(bytes);
 }
 inline bool is_visible(const Link* link, std::uint64_t when, std::uint64_t at) noexcept { return link == nullptr || link->is_visible(when, at); }
 inline void receive_kick(Link* link, std::uint64_t sent) noexcept {

@@ -112,11 +112,13 @@ void test_reads_and_prefetches() {
     Link bare(LinkSpec::parse("pcie:tricks=off"), time.clock());
     CHECK_EQ(time.ns([&] { bare.charge_read(8); }), 750);
     bare.prefetch(0, 1, time.time);
-    CHECK_EQ(time.ns([&] { bare.read_slot(0, 1); }) / 10, 8 * 75);  // word by word
+    CHECK_EQ(time.ns([&] { bare.read_slot(0, 1); }), 750);  // its first word …
+    CHECK_EQ(time.ns([&] { bare.charge_rest_of_slot(); }) / 10, 7 * 75);  // … and the others
     CHECK_EQ(bare.counts().prefetches, 0);
 
     Link link(LinkSpec::parse("pcie"), time.clock());
     CHECK_EQ(time.ns([&] { link.read_slot(0, 1); }), 750);
+    CHECK_EQ(time.ns([&] { link.charge_rest_of_slot(); }), 0);  // it came as a line
     link.prefetch(0, 2, time.time);
     CHECK_EQ(time.ns([&] { link.read_slot(0, 2); }), 750);  // at once: the whole of it is left
     link.prefetch(0, 3, time.time);

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from teal import _core
+from teal.bench.core import core
 from teal.bench.report import Promise
 
 from . import seating
@@ -41,7 +41,7 @@ def without_clock(samples: Sequence[int], clock: float) -> list[int]:
 
 def measure(stage: Stage) -> None:
     stage.say("costs of a seat")
-    found = _core.measure_seat(stage.plan.tries, stage.cores.host, stage.cores.agent)
+    found = core("teal").measure_seat(stage.plan.tries, stage.cores.host, stage.cores.agent)
     clock = statistics.median(found["clock"])
     median: dict[str, float] = {}
     middle: dict[str, float] = {}  # mean of the middle half: finer than a clock that ticks every 10 ns
@@ -61,7 +61,7 @@ def measure(stage: Stage) -> None:
     judge("wave.message.host_cost_ns", middle["messages"] / 2, note=told)
     for language, bar in (("C++", "wave.policy.events_per_s.cpp"), ("Python", "wave.policy.events_per_s.python")):
         stage.say(f"events of a policy in {language}")
-        rate = _core.measure_events(
+        rate = core("teal").measure_events(
             seating.policy("fifo", python=language == "Python"),
             stage.plan.events_seconds,
             stage.cores.host,

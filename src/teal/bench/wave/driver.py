@@ -12,6 +12,7 @@ import base64
 import os
 from typing import Any
 
+import teal
 from teal import _core
 from teal.bench.rivals import lane
 
@@ -60,19 +61,25 @@ class Driver:
             slots.append(slot)
         return slots
 
-    def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int) -> dict[str, Any]:
-        """Sends it all and waits for the end."""
+    @property
+    def host(self) -> teal.Host:
+        return self._host
+
+    def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int, nap_ns: int = 0) -> dict[str, Any]:
+        """Sends it all and waits for the end; sleeps for nap_ns between its looks."""
         self.prepare(load)
         with seating.seated(self._host, self._mode) as agent:
-            return _core.open_loop(
+            found: dict[str, Any] = _core.open_loop(
                 self._kinds[load.name],
                 arrivals.at_ns,
                 arrivals.kind,
                 arrivals.value,
                 min(most_out, SLOTS),
                 PATIENCE_NS,
-                **({} if agent is None else {"agent": agent}),
+                nap_ns,
+                agent,
             )
+            return found
 
     def run(
         self, load: dict[str, Any], n: int, seed: int, rate: float | None, most_out: int, warm: int
@@ -86,16 +93,12 @@ class Driver:
             found[name] = base64.b64encode(found[name]).decode()
         return found
 
-    def statistics(self) -> dict[str, Any]:
-        """What the host counted of its agent."""
-        return seating.numbers(self._host)
-
 
 def client(config: dict[str, Any]) -> lane.Contender:
     """config: mode (the fields of Mode), worker_core, own_core, rocks (folder of the data)."""
     os.environ[rocks.FOLDER] = config["rocks"]
     driver = Driver(Mode(**config["mode"]), config["worker_core"], config["own_core"])
-    return lane.Contender(questions={"run": driver.run, "statistics": driver.statistics}, close=driver.close)
+    return lane.Contender(questions={"run": driver.run}, close=driver.close)
 
 
 if __name__ == "__main__":
