@@ -410,6 +410,7 @@ unsigned AgentLoop::step(std::uint64_t now) {
     now_ = now;
     depth_ = std::clamp(policy_->depth(), 0U, stage_depth);
     if (!seat_->stages_ahead()) depth_ = 0;
+    else depth_ = std::min(depth_ + seat_->more_ahead(), stage_depth);
     ++figures_.steps;
     unsigned count = 0;
     Message message;

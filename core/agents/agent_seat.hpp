@@ -97,6 +97,13 @@ public:
     static void sleep_at_all(std::span<AgentSeat* const> seats, std::uint64_t until_ns) noexcept;
 
     [[nodiscard]] bool stages_ahead() const noexcept { return teal::stages_ahead(link_.get()); }
+    // How many more are to be staged than over shared memory: a worker that reads its slot ahead of time sees what was staged when its last
+    // request began, and ends are heard of late when they wait for company.
+    [[nodiscard]] unsigned more_ahead() const noexcept {
+        return link_ == nullptr ? 0 : (link_->tricks().prefetch ? 1 : 0) + most_held_ends(link_.get()) - 1;
+    }
+    // Pays for reading all status words.
+    void fetch_words() noexcept { fetch(link_.get(), std::uint64_t{map_.layout.records + map_.layout.workers} * sizeof(StatusWord)); }
 
 private:
     std::uint32_t lie_down() noexcept;

@@ -34,13 +34,17 @@ bool HostSeat::staged(std::uint32_t worker) noexcept {
 
 // Over a link: pays for a look at the slot, unless the last one showed this transaction.
 bool HostSeat::visible(std::uint32_t worker, std::uint32_t serial, const Transaction& slot) noexcept {
-    if (seen_at_ == 0 || seen_serial_ != serial) seen_at_ = read_slot(link_.get(), worker, serial);
-    seen_serial_ = serial;
-    // SYNC: acquire pairs with the release of AgentSeat::stage().
-    const std::uint64_t word = slot.word.load(std::memory_order_acquire);
-    if (serial_of(word) == serial && transaction_state_of(word) != TransactionState::empty && is_visible(link_.get(), glance(slot.staged), seen_at_)) return true;
-    seen_at_ = 0;
-    return false;
+    for (;;) {
+        const bool ahead = link_->is_ahead(worker, serial);  // what comes may be too old to show it: look again then
+        if (seen_at_ == 0 || seen_serial_ != serial) seen_at_ = read_slot(link_.get(), worker, serial);
+        seen_serial_ = serial;
+        // SYNC: acquire pairs with the release of AgentSeat::stage().
+        const std::uint64_t word = slot.word.load(std::memory_order_acquire);
+        const bool there = serial_of(word) == serial && transaction_state_of(word) != TransactionState::empty;
+        if (there && is_visible(link_.get(), glance(slot.staged), seen_at_)) return true;
+        seen_at_ = 0;
+        if (!ahead) return false;
+    }
 }
 
 void HostSeat::woken(std::uint32_t worker) noexcept {
@@ -60,6 +64,9 @@ void HostSeat::settle(std::uint32_t worker, std::uint32_t serial, Outcome outcom
     map_.seat_worker(worker).next_serial.store(serial + 1, std::memory_order_release);
     add(numbers().outcomes[static_cast<std::size_t>(outcome)]);
     seen_at_ = 0;
+    if (link_ == nullptr) return;
+    ++settled_;
+    if (!batches(link_.get())) flush(true);
 }
 
 // All that lies ready is refused; what was withdrawn is passed by.
@@ -100,6 +107,7 @@ HostSeat::Next HostSeat::take_up(std::uint32_t worker, Claim& claim) noexcept {
         settle(worker, serial, Outcome::aborted);
         return Next::settled;
     }
+    charge_rest_of_slot(link_.get());
     claim.worker = worker;
     claim.serial = serial;
     std::memcpy(&claim.decided, reinterpret_cast<const std::byte*>(&slot) + sizeof slot.word, sizeof claim.decided);  // the one copy

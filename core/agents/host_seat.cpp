@@ -157,13 +157,14 @@ void HostSeat::push(const Message& m) noexcept {
 }
 
 void HostSeat::flush(bool all) noexcept {
-    if (now_ == 0 && pending_.empty()) return;
+    if (now_ == 0 && pending_.empty() && settled_ == 0) return;
     now_ = 0;
     if (link_ != nullptr) {
         const auto count = static_cast<std::uint32_t>(pending_.size());
         if (!all && count == pending_ends_ && count < most_held_ends(link_.get())) return;  // for company
-        // Each message is a line; with it go a request's word and a worker's, a line each.
-        const std::uint64_t when = link_->charge_write(count * (sizeof(RingSlot) + sizeof(StatusWord)), 2 * count);
+        // Each message is a line, and so is the slot that an outcome is written to.
+        const std::uint64_t when = link_->charge_write(count * 64 + settled_ * 8, count + settled_);
+        settled_ = 0;
         for (Message& m : pending_) {
             m.when_low = low(when);
             m.when_high = high(when);

@@ -217,6 +217,7 @@ private:
     std::uint64_t now_ = 0;            // ticks, of this hold of the role; 0: nothing sent in it
     std::vector<Message> pending_;     // over a link: until flush()
     unsigned pending_ends_ = 0;
+    unsigned settled_ = 0;             // over a link: outcomes that were written and are not paid for yet
     std::uint32_t seen_serial_ = 0;    // over a link: the slot that was paid for last, by this process's worker
     std::uint64_t seen_at_ = 0;
 };

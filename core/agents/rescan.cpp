@@ -41,6 +41,7 @@ void AgentLoop::withdraw_all() {
 void AgentLoop::rescan() {
     ++figures_.rescans;
     withdraw_all();
+    seat_->fetch_words();
     for (std::uint32_t i = 0; i < requests_.size(); ++i) {
         RequestWord word;
         if (seat_->request(i, word)) rescan_request(i, word);

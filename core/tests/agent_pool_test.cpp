@@ -114,6 +114,8 @@ void test_fallback() {
     Agent next(pool);
     pool.sweeper.activate_seat(0, next.seated.incarnation);
     for (int i = 0; i < 100; ++i) CHECK(call(*client.session, *slot, 0));
+    pool.stop();
+    next.leave();
     CHECK_EQ(next.policy->done, next.policy->news);
     pool.check_all_free();
 }

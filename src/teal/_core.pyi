@@ -815,9 +815,19 @@ def measure_link(spec: str, n: int) -> list[tuple[str, int, list[int]]]:
     Each primitive of a link: its name, the ns asked, and the ns that each of n tries took. Raises InvalidArgument.
     """
 
-def open_loop(kinds: list[tuple[list[Slot], bool]], at_ns: NDArray[Any], kind: NDArray[Any], value: NDArray[Any], most_out: int, patience_ns: int, nap_ns: int = 0) -> dict[str, Any]:
+def open_loop(kinds: list[tuple[list[Slot], bool]], at_ns: NDArray[Any], kind: NDArray[Any], value: NDArray[Any], most_out: int, patience_ns: int, nap_ns: int = 0, agent: AgentLoop | None = None) -> dict[str, Any]:
     """
-    Sends requests when they are due (ns from the start, uint64), of a kind (uint32) and with a value (int64) each, whatever became of those before. A kind: its slots, and whether the value is written into input 0. Returns latency_ns and ended_ns (uint64 as bytes; all ones: failed), started_ns (CLOCK_MONOTONIC), most_late_ns, failed, failure. nap_ns: it sleeps so long between its looks; 0: never. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.
+    Sends requests when they are due (ns from the start, uint64), of a kind (uint32) and with a value (int64) each, whatever became of those before. A kind: its slots, and whether the value is written into input 0. Returns latency_ns and ended_ns (uint64 as bytes; all ones: failed), started_ns (CLOCK_MONOTONIC), most_late_ns, failed, failure. nap_ns: it sleeps so long between its looks; 0: never. agent: its loop does a step after each look. Raises InvalidArgument; PeerDied when nothing ends for patience_ns.
+    """
+
+def measure_seat(n: int, host_core: int, agent_core: int) -> dict[str, list[int]]:
+    """
+    Nanoseconds of n tries of each piece of a seat (core/bench/seat_costs.hpp). Raises InvalidArgument, PeerDied.
+    """
+
+def measure_events(policy: Policy, seconds: float, host_core: int, agent_core: int) -> tuple[int, int, float]:
+    """
+    Events a policy was told of, decisions it made, and the seconds that took. Raises InvalidArgument.
     """
 
 def measure_echo(nbytes: int, n: int, core_a: int, core_b: int) -> list[int]:
@@ -1012,7 +1022,6 @@ class Request:
         """It has ended."""
 
     def __getattr__(self, name: str) -> Any: ...
-    def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __repr__(self) -> str: ...
 

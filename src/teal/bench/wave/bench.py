@@ -73,7 +73,7 @@ def _run(stage: Stage, part: str, plots: Path | None, older: Path | None) -> Non
     start = time.monotonic()
     try:
         work()
-    except (LaneError, TealError, OSError, NotImplementedError, AttributeError) as error:
+    except (LaneError, TealError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         stage.report.absent(f"{part} failed", part, str(error))
         judged = {bar.id for bar in stage.report.bars}

@@ -68,7 +68,7 @@ class Driver:
     def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int, nap_ns: int = 0) -> dict[str, Any]:
         """Sends it all and waits for the end; sleeps for nap_ns between its looks."""
         self.prepare(load)
-        with seating.seated(self._host, self._mode):
+        with seating.seated(self._host, self._mode) as agent:
             found: dict[str, Any] = _core.open_loop(
                 self._kinds[load.name],
                 arrivals.at_ns,
@@ -77,6 +77,7 @@ class Driver:
                 min(most_out, SLOTS),
                 PATIENCE_NS,
                 nap_ns,
+                agent,
             )
             return found
 

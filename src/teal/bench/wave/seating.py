@@ -1,46 +1,89 @@
 """How a driver's host gets its policy: nowhere, in-line in the worker, or in an agent's loop of the driver's own.
 
 An agent as `teal serve --policy` starts it is a process of its own. Two processes that both never sleep cannot share
-a core by the millisecond, so here the loop of the agent is stepped by the driver; seat, messages and decisions are the
+a core by the microsecond, so here the loop of the agent is stepped by the driver; seat, messages and decisions are the
 same. This is the one file of the bench that reaches into the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import teal
+from teal import _core
+from teal.agents import parse_policy
+from teal.agents.spec import shipped
+from teal.host.pool import Pool
 
 from .mode import Mode
 
+T = TypeVar("T")
+POOL = "default"
+PATIENCE = 10.0  # seconds, for the host to seat an agent
+MAX_WAIT_NS = 10_000_000_000  # a bench's agent is never taken for slow
+
 
 def host(mode: Mode, core: int) -> teal.Host:
-    """A host with one worker on a core; in-line modes have their policy from here."""
-    if mode.inline:
-        return teal.Host(workers=1, cores=[core], policy=f"{mode.policy}{_more(mode.policy)}inline=1")
-    return teal.Host(workers=1, cores=[core])
+    """A host with one worker on a core; an in-line mode has its policy from here."""
+    if not mode.inline:
+        return teal.Host(workers=1, cores=[core])
+    return teal.Host(workers=1, cores=[core], policy=f"{mode.policy}{',' if ':' in mode.policy else ':'}inline=1")
 
 
-def _more(policy: str) -> str:
-    return "," if ":" in policy else ":"
-
-
-@contextmanager
-def seated(host: teal.Host, mode: Mode) -> Iterator[Any]:
-    """The mode's agent, to be stepped; None where there is none. It sits at the host's seat meanwhile."""
-    if mode.inline or not mode.policy:
-        yield None
-        return
-    raise NotImplementedError
-
-
-def policy(name: str, *, python: bool) -> Any:
+def policy(name: str, *, python: bool) -> _core.Policy:
     """A shipped policy, in C++ or in Python."""
-    raise NotImplementedError
+    if not python:
+        return parse_policy(name)
+    made = shipped(name)
+    assert made is not None
+    return _core.PythonPolicy(made())
 
 
 def agents(host: teal.Host) -> Any:
     """Agents that are processes of their own."""
-    raise NotImplementedError
+    return host.agents
+
+
+@contextmanager
+def seated(host: teal.Host, mode: Mode) -> Iterator[_core.AgentLoop | None]:
+    """The mode's agent, to be stepped; None where there is none. Its decisions count meanwhile."""
+    if mode.inline or not mode.policy:
+        yield None
+        return
+    pool = _pool(host)
+    incarnation = _on_loop(host, pool.seat.attach(mode.link))
+    loop = _core.AgentLoop(
+        incarnation.agent_view, os.dup(incarnation.desk), parse_policy(mode.policy), mode.link, idle_ns=(1 << 64) - 1
+    )
+    incarnation.agent_view = -1  # the loop took it
+
+    async def activate() -> None:
+        pool.seat.bound(MAX_WAIT_NS, False)
+        pool.seat.activate(incarnation, mode.policy)
+
+    _on_loop(host, activate())
+    try:
+        yield loop
+        if why := pool.seat.why_not(incarnation):
+            raise RuntimeError(f"the bench's agent was put off its seat: {why}")
+    finally:
+        loop.leave()
+        _on_loop(host, pool.seat.drop(incarnation))
+
+
+def _pool(host: teal.Host) -> Pool:
+    thread = host._thread
+    assert thread is not None
+    assert thread._daemon is not None
+    return thread._daemon.pools[POOL]
+
+
+def _on_loop(host: teal.Host, work: Coroutine[Any, Any, T]) -> T:
+    thread = host._thread
+    assert thread is not None
+    assert thread._loop is not None
+    return asyncio.run_coroutine_threadsafe(work, thread._loop).result(PATIENCE)
