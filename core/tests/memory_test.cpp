@@ -149,7 +149,7 @@ void test_adopt_refuses() {
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     expect_refused(null, RegionKind::tensor, Code::invalid_argument, "memfd");
     ::close(null);
-    expect_refused(-1, RegionKind::tensor, Code::invalid_argument, "fstat");
+    expect_refused(-1, RegionKind::tensor, Code::invalid_argument, "size of a region");
 }
 
 void test_sealed_contents() {
