@@ -7,10 +7,9 @@
 // Nothing here has a pointer, and each side keeps its own positions in memory of its own.
 //
 // Sequence numbers. Each message about a request raises that request's tseq (latch_failure, which changes nothing about it, does not), each
-// message raises the seat's aseq; both are in the message, and the tseq is in the status word, which is written before the message. A transaction names the tseq (and, when it asks for it, the aseq) that it was decided on; if the world has moved on
-// it is refused as stale. So a decision can be late, and never wrong.
-//
-// The order of the fields is the order they are read in; every struct is whole cache lines.
+// message raises the seat's aseq; both are in the message, and the tseq is in the status word, which is written before the message. A
+// transaction names the tseq (and, when it asks for it, the aseq) that it was decided on; if the world has moved on it is refused as
+// stale. So a decision can be late, and never wrong.
 #pragma once
 
 #include <atomic>
@@ -69,7 +68,7 @@ enum class Outcome : std::uint8_t {
     invalid_flags,
     invalid_target,       // an index out of range, a special target that makes no sense
     not_permitted,        // the request is another seat's, or bound to another worker
-    invalid_worker,
+    invalid_worker,       // ghOSt's number; a desk for each worker leaves nothing that could cause it
     no_agent,             // the agent is gone
     unsupported_version,
     poisoned,             // another one of its group was refused
@@ -172,7 +171,6 @@ struct WorkerWord {              // 56 bytes
 static_assert(sizeof(WorkerWord) == 56);
 
 // ---- the desk ---------------------------------------------------------------------------------------------------------------------
-
 
 enum class TransactionState : std::uint8_t { empty = 0, ready, claimed, committed };
 
