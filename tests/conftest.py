@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import teal
@@ -60,6 +61,31 @@ def load(host: teal.Host) -> Iterator[Load]:
     loaded = {info.name for info in host.models()}
     for name in loaded & set(names):
         host.unload(name)
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX file: y = relu(x·w), 600 wide: a weight of 1.4 MB, as smaller files have no snapshot."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    helper, width = onnx.helper, 600
+    w = np.random.default_rng(0).standard_normal((width, width)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", width])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", width])],
+        [onnx.numpy_helper.from_array(w, "w")],
+    )
+    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(params=["onnx", "openvino"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine that makes snapshots of ONNX files; skips what is not installed."""
+    pytest.importorskip({"onnx": "onnxruntime", "openvino": "openvino"}[request.param])
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

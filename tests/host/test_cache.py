@@ -373,30 +373,6 @@ def test_stopping_while_it_writes(folder: Path, monkeypatch: pytest.MonkeyPatch)
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ONNX file: y = relu(x·w), by a weight of some size."""
-    onnx = pytest.importorskip("onnx")
-    helper = onnx.helper
-    w = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", WIDTH])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", WIDTH])],
-        [onnx.numpy_helper.from_array(w, "w")],
-    )
-    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
-    return path
-
-
-@pytest.fixture(params=["onnx", "openvino"])
-def engine(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip({"onnx": "onnxruntime", "openvino": "openvino"}[request.param])
-    return str(request.param)
-
-
 X = np.random.default_rng(1).standard_normal((3, WIDTH)).astype(np.float32)
 
 

@@ -19,30 +19,6 @@ from teal.kernel.protocol import Snapshot, Source, load_kernel
 WIDTH = 600  # a weight of 1.4 MB: smaller files have no snapshot
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ONNX file: y = x·w, by a weight of some size, and a constant that is not folded away."""
-    onnx = pytest.importorskip("onnx")
-    helper = onnx.helper
-    w = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", WIDTH])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", WIDTH])],
-        [onnx.numpy_helper.from_array(w, "w")],
-    )
-    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
-    return path
-
-
-@pytest.fixture(params=["onnx", "openvino"])
-def engine(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip({"onnx": "onnxruntime", "openvino": "openvino"}[request.param])
-    return str(request.param)
-
-
 @pytest.fixture
 def loaded(engine: str, wide: Path) -> Iterator[Callable[..., Any]]:
     """``loaded(**of the source)``: a kernel of the wide model, in this process."""
