@@ -225,6 +225,7 @@ class Agents:
         asked = agent_options(agent.options, options, "$.options")
         self._check_core(asked, agent)
         async with agent.busy:
+            self._check_there(agent, pool)
             before = agent.policy
             if not policies:
                 specs = agent.specs
@@ -238,6 +239,7 @@ class Agents:
         """Its pools go on in their own order. Raises NotFound."""
         agent = self.agent_of(pool)
         async with agent.busy:
+            self._check_there(agent, pool)
             await agent.stop("asked to")
             if agent in self._agents:
                 self._agents.remove(agent)
@@ -281,6 +283,11 @@ class Agents:
             if pool in agent.names:
                 return agent
         raise NotFound(f"pool {pool!r} has no agent; start one: teal agent start {pool} --policy shinjuku")
+
+    def _check_there(self, agent: Agent, pool: str) -> None:
+        """Raises when it was stopped while somebody waited for his turn with it."""
+        if self.agent_of(pool) is not agent:
+            raise Busy(f"pool {pool!r} has another agent by now; look at it, and ask again")
 
     def _free(self, names: Sequence[str]) -> tuple[Pool, ...]:
         if not 1 <= len(names) <= _MOST_POOLS or len(set(names)) != len(names):
