@@ -217,21 +217,24 @@ struct Call {
     nb::object slot_object;
     nb::object outputs;
     nb::object on_other_end;  // called with the slot when it did not end plainly; returns the outputs or raises
+    nb::object renew;         // called with a slot whose outputs did not fit; returns another one on the same inputs, or None; or none
     Slot* slot = nullptr;
     std::uint64_t timeout_ns = 0;
     std::int32_t priority = 0;
 
     bool running = false;  // under the GIL, which wait() gives away
 
-    Call(nb::object of, nb::object made, nb::object other_end, std::uint64_t timeout, std::int32_t order)
-        : slot_object(std::move(of)), outputs(std::move(made)), on_other_end(std::move(other_end)), slot(nb::cast<Slot*>(slot_object)),
-          timeout_ns(timeout), priority(order) {
+    Call(nb::object of, nb::object made, nb::object other_end, std::uint64_t timeout, std::int32_t order, nb::object another)
+        : slot_object(std::move(of)), outputs(std::move(made)), on_other_end(std::move(other_end)), renew(std::move(another)),
+          slot(nb::cast<Slot*>(slot_object)), timeout_ns(timeout), priority(order) {
         slot->slot->kept = true;
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
     ~Call() {  // outputs that somebody still looks at keep the slot, not what it was made from
-        if (slot->forks != fork_generation.load(std::memory_order_relaxed)) return;
+        if (slot->forks == fork_generation.load(std::memory_order_relaxed)) let_slot_go();
+    }
+    void let_slot_go() {
         slot->slot->kept = false;
         let_go(*slot);
     }
@@ -248,7 +251,19 @@ struct Call {
         slot->submit(priority, deadline);
         slot->wait(0);
         if (slot->plain_success()) return outputs;
-        return on_other_end(slot_object);
+        nb::object result = on_other_end(slot_object);
+        if (slot->outgrown && !renew.is_none()) [[unlikely]] take_another();
+        return result;
+    }
+
+    void take_another() {
+        nb::object another = renew(slot_object);
+        if (another.is_none()) return;
+        Slot* taken = nb::cast<Slot*>(another);
+        taken->slot->kept = true;
+        let_slot_go();
+        slot = taken;
+        slot_object = std::move(another);
     }
 };
 
@@ -358,11 +373,11 @@ void bind_slot(nb::module_& m) {
         .def_prop_ro("n_outputs", [](const Slot& s) { return s.slot->outputs.size(); });
     nb::class_<Call>(m, "Call", "A prepared call: inputs and outputs stay where they are, one crossing into C++ a call.")
         .def("__init__",
-             [](Call* self, nb::object slot, nb::object outputs, nb::object on_other_end, std::uint64_t timeout_ns, std::int32_t priority) {
-                 new (self) Call(std::move(slot), std::move(outputs), std::move(on_other_end), timeout_ns, priority);
+             [](Call* self, nb::object slot, nb::object outputs, nb::object on_other_end, std::uint64_t timeout_ns, std::int32_t priority, nb::object renew) {
+                 new (self) Call(std::move(slot), std::move(outputs), std::move(on_other_end), timeout_ns, priority, std::move(renew));
              },
-             nb::arg("slot"), nb::arg("outputs"), nb::arg("on_other_end"), nb::arg("timeout_ns"), nb::arg("priority"),
-             nb::sig("def __init__(self, slot: Slot, outputs: typing.Any, on_other_end: typing.Callable[[Slot], typing.Any], timeout_ns: int, priority: int) -> None"))
+             nb::arg("slot"), nb::arg("outputs"), nb::arg("on_other_end"), nb::arg("timeout_ns"), nb::arg("priority"), nb::arg("renew") = nb::none(),
+             nb::sig("def __init__(self, slot: Slot, outputs: typing.Any, on_other_end: typing.Callable[[Slot], typing.Any], timeout_ns: int, priority: int, renew: typing.Callable[[Slot], Slot | None] | None = None) -> None"))
         .def("__call__", &Call::run, nb::sig("def __call__(self) -> typing.Any"), "Runs the request and returns the outputs object, the same one every time.")
         .def_ro("outputs", &Call::outputs, nb::sig("def outputs(self) -> typing.Any"))
         .def_ro("slot", &Call::slot_object, nb::sig("def slot(self) -> Slot"))

@@ -187,6 +187,25 @@ def test_unknown_extents_are_written_in_place(load: Any, onnx_model: Any) -> Non
     assert small.shape == (2, 4608)
 
 
+def test_a_prepared_call_goes_on_in_a_larger_slot(load: Any, onnx_model: Any) -> None:
+    """Inputs are read where they were prepared, whether given in place or as an array."""
+    graph = "g (float[batch, 2304] x) => (float[batch, Concaty_dim_1] y) { y = Concat <axis = 1> (x, x) }"
+    model = load(onnx_model(graph))
+    x = model.new_inputs(batch=128)
+    array = np.full((96, 2304), 7, np.float32)
+    in_place, copied = model.prepare(**x), model.prepare(array)
+    before = (0, 0)
+    for number in range(8):
+        if number == 4:  # once they have learned, been copied, and been written in place
+            before = copies(model)
+        x["x"][:] = number
+        for call, rows, wanted in ((in_place, 128, number), (copied, 96, 7)):
+            (y,) = call()
+            assert np.array_equal(y.numpy(), np.full((rows, 4608), wanted, np.float32))
+            del y
+    assert copies(model) == before
+
+
 def test_an_output_that_is_not_as_last_time(load: Any, onnx_model: Any) -> None:
     """The same shapes in, others out: what was expected of it is given up, and every answer is right."""
     model = load(onnx_model("g (float[N] x) => (int64[one, M] y) { y = NonZero(x) }"))

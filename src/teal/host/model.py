@@ -10,6 +10,7 @@ slot for itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -170,7 +171,8 @@ class Model:
     ) -> _core.Call:
         """A prepared call: ``call()`` runs on these inputs, read anew each time, and returns the same Outputs object.
 
-        With tensors in shared memory nothing is ever copied; arrays are copied once, now. ``deadline``: seconds, for
+        Where the size of an output is only known after the run it is a new object each time. With tensors in shared
+        memory nothing is ever copied; arrays are copied once, now. ``deadline``: seconds, for
         each call. The memory of inputs and ``out`` is kept as long as the call.
         """
         if out is not None:
@@ -186,7 +188,7 @@ class Model:
             out.show(tensors)
         outputs = Outputs.of([tensor for tensor in tensors if tensor is not None], names)
         ended = self._ended if out is None else lambda slot: self._ended(slot, out)
-        return _core.Call(slot, outputs, ended, timeout, priority)
+        return _core.Call(slot, outputs, ended, timeout, priority, lambda slot: self._renewed(slot, out))
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 
@@ -240,6 +242,19 @@ class Model:
         return f"teal.Model({self.name!r}, version={self.version}{', pinned' if self._pinned else ''})"
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _renewed(self, slot: _core.Slot, out: Receivers | None) -> _core.Slot | None:
+        """A slot on the inputs of this one, whose outputs did not fit.
+
+        None: there is no room for one, or it has strings, which cannot be used in place.
+        """
+        tensors = ((name, slot.input(i)) for i, name in enumerate(self._input_names))
+        inputs = {name: tensor for name, tensor in tensors if tensor is not None}
+        if any(tensor.dtype == "BYTES" for tensor in inputs.values()):
+            return None
+        with contextlib.suppress(QuotaExceeded):  # then they come in a region of their own again
+            return self._filled((), inputs, out)
+        return None
 
     def _receivers(self, out: Any, arrays: tuple[Any, ...], inputs: dict[str, Any]) -> Receivers:
         if "out" in self._positions and "out" not in arguments.named(arrays, inputs, self._input_names, self.name):
