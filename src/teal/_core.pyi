@@ -387,7 +387,7 @@ class Call:
     A prepared call: inputs and outputs stay where they are, one crossing into C++ a call.
     """
 
-    def __init__(self, slot: Slot, outputs: Any, on_other_end: Callable[[Slot], Any], timeout_ns: int, priority: int) -> None: ...
+    def __init__(self, slot: Slot, outputs: Any, on_other_end: Callable[[Slot], Any], timeout_ns: int, priority: int, renew: Callable[[Slot], Slot | None] | None = None) -> None: ...
 
     def __call__(self) -> Any:
         """
