@@ -321,6 +321,34 @@ def test_killed_in_the_middle_of_a_write(folder: Path) -> None:
     writer.stdout.close()
 
 
+@pytest.mark.parametrize("other", ["replaces", "removes"])
+def test_another_host_is_quicker(folder: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    """What was opened is read to its end, whatever becomes of its name; nothing is refused or removed."""
+    check = caches.check_file
+
+    def meanwhile(fd: int) -> os.stat_result:
+        (file,) = files(folder)
+        if other == "replaces":
+            file.with_name("newer").write_bytes(b"newer")
+            file.with_name("newer").rename(file)
+        else:
+            file.unlink()
+        return check(fd)
+
+    async def run() -> None:
+        cache = Cache(folder)
+        await stored(cache, entry(), size=100_000, letter=b"a")
+        monkeypatch.setattr(caches, "check_file", meanwhile)
+        found, note = await cache.find(entry())
+        assert found is not None
+        assert (note, cache.refused, contents(found)[0]) == ("", 0, b"a" * 100_000)
+        found.close()
+        assert [file.read_bytes() for file in files(folder)] == [b"newer"] * (other == "replaces")
+        await cache.close(drain=True)
+
+    asyncio.run(run())
+
+
 def test_two_hosts_write_and_read_the_same(folder: Path) -> None:
     """Whatever is found is whole, and one of those that were written."""
     failures: list[BaseException] = []

@@ -44,11 +44,14 @@ def _check_above(path: Path, status: os.stat_result) -> None:
 
 
 def check_file(fd: int) -> os.stat_result:
-    """Of a file in such a folder: a regular one of ours, which others cannot change by another name. Raises Unsafe."""
+    """Of a file in such a folder: a regular one of ours, which others cannot change by another name. Raises Unsafe.
+
+    One without a name is as good: another host has put a newer one in its place, or made room, since it was opened.
+    """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise Unsafe("it is not a regular file")
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or status.st_nlink != 1:
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or status.st_nlink > 1:
         raise Unsafe(f"user {status.st_uid}, mode {status.st_mode & 0o777:04o}, {status.st_nlink} names; expected a "
                      f"file of user {os.getuid()} alone, mode 0600, with one name")  # fmt: skip
     return status
