@@ -56,7 +56,7 @@ public:
     bool worker(std::uint32_t worker, WorkerWord& word) const noexcept;
 
     // ---- decisions ----
-    // How many more can be staged for a worker.
+    // How many more can be staged for a worker, at least: the host's count is read when it seems to be none.
     unsigned room(std::uint32_t worker) noexcept;
     // Stages; fills in version, staged and serial. Returns the serial; 0 with `ok` false when there is no room.
     struct Staged { bool ok; std::uint32_t serial; };

@@ -46,6 +46,11 @@ nb::dict version_dict(const Pool& pool, std::uint32_t index) {
     d["batches"] = v.batches.load(std::memory_order_relaxed);
     d["batched"] = v.batched.load(std::memory_order_relaxed);
     d["held"] = v.held.load(std::memory_order_relaxed);
+    d["preemptions"] = v.preemptions.load(std::memory_order_relaxed);
+    d["yields"] = v.yields.load(std::memory_order_relaxed);
+    d["resumed"] = v.resumed.load(std::memory_order_relaxed);
+    d["cannot_preempt"] = v.cannot_preempt.load(std::memory_order_relaxed);
+    d["dropped"] = v.dropped.load(std::memory_order_relaxed);
     static constexpr const char* names[stage_count] = {"queue", "run", "copy"};
     nb::dict stages;
     for (std::size_t i = 0; i < stage_count; ++i) stages[names[i]] = histogram_list(pool.memory().histograms[index].stages[i]);
@@ -165,6 +170,7 @@ void bind_host(nb::module_& m) {
         .def("active", &Sweeper::active)
         .def("queued", [](Sweeper& s) { return s.pool().waiting(); }, "In the run queue, or held for company or concurrency.")
         .def("set_batching", &Sweeper::set_batching, nb::arg("rows"), nb::arg("delay_ns"), released())
+        .def("set_quantum", &Sweeper::set_quantum, nb::arg("ns"))
         .def("limit_running", &Sweeper::limit_running, nb::arg("model"), nb::arg("most"), released())
         .def("repairs", [](Sweeper& s) { return s.pool().memory().header.repairs; })
         .def("wake_worker", [](Sweeper& s, std::uint32_t worker) { s.pool().wake_worker(worker); }, nb::arg("worker"))
@@ -177,6 +183,8 @@ void bind_host(nb::module_& m) {
     m.attr("KERNEL_PURE") = static_cast<unsigned>(kernel_pure);
     m.attr("KERNEL_IDEMPOTENT") = static_cast<unsigned>(kernel_idempotent);
     m.attr("KERNEL_BATCHES") = static_cast<unsigned>(kernel_batches);
+    m.attr("KERNEL_PREEMPTIBLE") = static_cast<unsigned>(kernel_preemptible);
+    m.attr("KERNEL_YIELDS") = static_cast<unsigned>(kernel_yields);
     m.attr("MAX_BATCH") = most_batch;
     m.attr("KERNEL_NATIVE") = static_cast<unsigned>(kernel_native);
     m.attr("MAX_WORKERS") = max_workers;

@@ -87,6 +87,7 @@ void bind_host_side() {
                     nb::arg("trace").none(), nb::sig("def set_trace(self, trace: Trace | None) -> None"));
     method<Worker>("add_seat", [](Worker& w, int view_fd, int desk_fd, const std::string& link) { w.add_seat(view_fd, desk_fd, link_of(link)); },
                    nb::arg("view_fd"), nb::arg("desk_fd"), nb::arg("link"), "Takes the descriptors.");
+    method<Worker>("decide_inline", &Worker::decide_inline, nb::arg("policy"), "The policy is called in this worker, the pool's only one, from now on.");
     method<Worker>("drop_seat", &Worker::drop_seat, nb::arg("seat"), nb::arg("incarnation"));
     method<Worker>("add_trace", [](Worker& w, int fd) { w.set_trace(Trace::attach(fd)); }, nb::arg("fd"), "Takes the descriptor.");
     method<Worker>("drop_trace", [](Worker& w) { w.set_trace(nullptr); });

@@ -3,6 +3,9 @@
 // Theory of operation: the loop runs without the GIL. For a Python kernel it takes the GIL, calls what kernel.bind(slot) returned
 // (prepared once per slot, so usually a C-level callable), and gives the GIL back. The callable returns None when every output was
 // written in place, or a list with an array (or None) for each output.
+//
+// Of a kernel whose preemption is "yields" it returns a generator instead, which returns that. What it yields means nothing but that it may leave
+// here: then the generator waits for the next run of the binding, or is closed.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -67,6 +70,15 @@ Path path_of(const std::string& name) {
     throw Error(Code::invalid_argument, "path '" + name + "', expected cpu, apk or pl");
 }
 
+const char* const preemption_names[] = {"none", "yields", "anywhere"};
+
+// Of a Python kernel: one that can be left anywhere is none of Python's.
+Preemption preemption_of(const std::string& name) {
+    if (name == "none") return Preemption::none;
+    if (name == "yields") return Preemption::yields;
+    throw Error(Code::invalid_argument, "preemption '" + name + "' of a kernel, expected none or yields");
+}
+
 nb::object region_object(std::shared_ptr<Region> region, std::uint32_t session, std::int64_t id) {
     return nb::cast(new WorkerRegion{std::move(region), session, id}, nb::rv_policy::take_ownership);
 }
@@ -115,11 +127,14 @@ std::string text_of(const nb::python_error& error) {
 
 class PythonBinding final : public Binding {
 public:
-    PythonBinding(nb::object callable, nb::object slot, nb::object spill)
-        : callable_(std::move(callable)), slot_(std::move(slot)), spill_(std::move(spill)), worker_slot_(nb::cast<WorkerSlot*>(slot_)) {}
+    PythonBinding(nb::object callable, nb::object slot, nb::object spill, Preemption how)
+        : callable_(std::move(callable)), slot_(std::move(slot)), spill_(std::move(spill)), worker_slot_(nb::cast<WorkerSlot*>(slot_)) {
+        preemption = how;
+    }
 
     ~PythonBinding() override {
         const nb::gil_scoped_acquire gil;
+        close_generator();
         if (worker_slot_->at_end.is_valid()) {
             const nb::object at_end = std::move(worker_slot_->at_end);
             worker_slot_->at_end = nb::object();
@@ -138,10 +153,10 @@ public:
         if (callable_.is_none()) return worker_slot_->native->run(run);
         const nb::gil_scoped_acquire gil;
         worker_slot_->run = &run;
-        run.started = ticks();
-        PyObject* result = PyObject_CallNoArgs(callable_.ptr());
+        PyObject* result = preemption == Preemption::yields ? go_on(run) : begin(run);
         if (result == Py_None) run.done();  // before the GIL is given back
         worker_slot_->run = nullptr;
+        if (run.left) return true;
         path = worker_slot_->path;
         run.fallback = run.fallback || std::exchange(worker_slot_->fallback, false);
         if (result == nullptr) {
@@ -162,7 +177,47 @@ public:
         return false;
     }
 
+    void drop() noexcept override {
+        const nb::gil_scoped_acquire gil;
+        close_generator();
+    }
+
 private:
+    PyObject* begin(Run& run) noexcept {
+        run.started = ticks();
+        return PyObject_CallNoArgs(callable_.ptr());
+    }
+
+    // The generator, until it returns, raises or leaves: its answer, or null with an exception, or with run.left.
+    PyObject* go_on(Run& run) noexcept {
+        if (!generator_.is_valid()) {
+            PyObject* made = begin(run);
+            if (made == nullptr || !PyGen_Check(made)) return made;
+            generator_ = nb::steal(made);
+        }
+        for (;;) {
+            PyObject* value = nullptr;
+            const PySendResult sent = PyIter_Send(generator_.ptr(), Py_None, &value);
+            if (sent == PYGEN_NEXT) {
+                Py_DECREF(value);
+                if (run.leave == nullptr || !run.leave(run)) continue;
+                run.left = true;
+                return nullptr;
+            }
+            generator_.reset();
+            return sent == PYGEN_RETURN ? value : nullptr;
+        }
+    }
+
+    // Its finally blocks run; what they raise has nobody to hear it.
+    void close_generator() noexcept {
+        if (!generator_.is_valid()) return;
+        PyObject* result = PyObject_CallMethod(generator_.ptr(), "close", nullptr);
+        if (result == nullptr) PyErr_WriteUnraisable(generator_.ptr());
+        Py_XDECREF(result);
+        generator_.reset();
+    }
+
     static std::string failure() noexcept {
         try {
             return text_of(nb::python_error());  // takes the pending exception
@@ -250,6 +305,7 @@ private:
     nb::object callable_;
     nb::object slot_;
     nb::object spill_;
+    nb::object generator_;  // of a run that has begun
     WorkerSlot* worker_slot_;
 };
 
@@ -257,13 +313,16 @@ class PythonKernel final : public Kernel {
 public:
     // `native`: the same on the CPU, for slots to which bind() gives None and kernels that ask for it.
     PythonKernel(nb::object kernel, nb::object spill, std::shared_ptr<Kernel> native = nullptr)
-        : kernel_(std::move(kernel)), spill_(std::move(spill)), native_(std::move(native)) {}
+        : kernel_(std::move(kernel)), spill_(std::move(spill)), native_(std::move(native)),
+          preemption_(preemption_of(nb::cast<std::string>(nb::getattr(kernel_, "preemption", nb::str("none"))))) {}
 
     ~PythonKernel() override {
         const nb::gil_scoped_acquire gil;
         kernel_.reset();
         spill_.reset();
     }
+
+    [[nodiscard]] Preemption preemption() const noexcept override { return preemption_; }
 
     // `owners`: who holds the pages of each region.
     std::unique_ptr<Binding> bind(const Run& run, std::string& error) override {
@@ -293,7 +352,7 @@ public:
                 error = "bind() returned None, expected a callable";
                 return nullptr;
             }
-            return std::make_unique<PythonBinding>(std::move(callable), std::move(object), spill_);
+            return std::make_unique<PythonBinding>(std::move(callable), std::move(object), spill_, preemption_);
         } catch (nb::python_error& raised) {
             error = text_of(raised.value());
         } catch (const std::exception& raised) {
@@ -311,6 +370,7 @@ private:
     nb::object kernel_;
     nb::object spill_;
     std::shared_ptr<Kernel> native_;
+    Preemption preemption_;
 };
 
 // A Python object for a std::function, which may go in any thread.
@@ -380,8 +440,10 @@ void bind_worker(nb::module_& m) {
         .def("set_builtin", [](Worker& w, std::uint32_t line, std::uint32_t generation, const std::string& name) {
             std::shared_ptr<Kernel> kernel = make_builtin(name);
             if (!kernel) throw Error(Code::not_found, "builtin kernel '" + name + "': expected identity, sum, sleep or spin");
+            const char* preemption = preemption_names[static_cast<std::size_t>(kernel->preemption())];
             w.set_kernel(line, generation, std::move(kernel));
-        }, nb::arg("line"), nb::arg("generation"), nb::arg("name"))
+            return preemption;
+        }, nb::arg("line"), nb::arg("generation"), nb::arg("name"), "How its requests can be preempted: none, yields or anywhere.")
         .def("set_systems", [](Worker& w, std::uint32_t line, std::uint32_t generation, int fd) {
             auto kernel = std::make_shared<systems::SystemsKernel>(fd, isa());
             const std::string load(kernel->load().name);

@@ -149,7 +149,8 @@ void Pool::limit_running(std::uint32_t index, std::uint32_t most) noexcept {
     ModelLine& model = memory_->models[index];
     if (model.most == 0 && most != 0)  // nobody has counted so far
         for (Record& record : memory_->records) {
-            if (state_of_record(record) != State::running || record.worker == nobody || memory_->versions[record.version_line].model != index) continue;
+            const bool begun = state_of_record(record) == State::running || is_suspended(record);
+            if (!begun || record.worker == nobody || memory_->versions[record.version_line].model != index) continue;
             record.counted = 1;
             ++model.running;
         }
@@ -187,8 +188,9 @@ bool Pool::ended_early(std::uint32_t index, SessionMap* map) noexcept {
 }
 
 // Queued → running. False: it has ended meanwhile.
-bool Pool::begin(std::uint32_t index, std::uint32_t worker) noexcept {
+bool Pool::begin(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_us) noexcept {
     Record& record = memory_->records[index];
+    poke(memory_->slices[index], slice_us);
     record.worker = worker;
     std::uint32_t expected = low_half(record.state.load(std::memory_order_relaxed) >> 8, State::queued);
     // SYNC: acq_rel pairs with end_record() of the sweeper: queued → running happens once.
@@ -202,7 +204,7 @@ void Pool::gather(std::uint32_t first, std::span<SessionMap* const> maps, std::v
     const Record& picked = memory_->records[first];
     company.clear();
     // One that ran before ended its worker, perhaps: alone it ends nobody else's request.
-    if (header.batch <= 1 || (memory_->versions[picked.version_line].flags & kernel_batches) == 0 || picked.attempts > 1) return;
+    if (header.batch <= 1 || (memory_->versions[picked.version_line].flags & kernel_batches) == 0 || picked.attempts > 1 || picked.suspended != 0) return;
     const auto suits = [&](std::uint32_t index) {
         const Record& record = memory_->records[index];
         const SessionMap* map = record.session < maps.size() ? maps[record.session] : nullptr;

@@ -289,12 +289,12 @@ void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason 
     count_end(memory_->versions[record.version_line], state);
 }
 
-std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     if (memory_->workers[worker].latched.load(std::memory_order_relaxed) != 0) [[unlikely]] {
         if (const std::uint32_t index = take_latched(worker); index != nobody) return index;
     }
-    if (!seated()) [[likely]] return pick_default(worker, maps);
-    return pick_decided(worker, maps);
+    if (!seated()) [[likely]] return pick_default(worker, maps, suspended);
+    return pick_decided(worker, maps, suspended);
 }
 
 // May a queued record run now? If not it is where it belongs by then: ended and free, among the blocked, or held.
@@ -323,8 +323,8 @@ Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> maps) noex
     return Fit::fits;
 }
 
-bool Pool::start(std::uint32_t index, std::uint32_t worker) noexcept {
-    if (!begin(index, worker)) {
+bool Pool::start(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_us) noexcept {
+    if (!begin(index, worker, slice_us)) {
         give_back({&index, 1});
         return false;
     }
@@ -338,11 +338,20 @@ bool Pool::start(std::uint32_t index, std::uint32_t worker) noexcept {
     return true;
 }
 
-std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     for (;;) {
+        if (!suspended.empty()) {
+            const std::uint32_t mine = best_suspended(suspended);
+            if (mine != nobody && (memory_->header.heap_size == 0 || before(mine, memory_->heap[0]))) {
+                poke(memory_->slices[mine], 0U);
+                if (resume(mine)) return mine;
+                continue;  // ended this instant
+            }
+        }
         const std::uint32_t index = heap_pop();
         if (index == nobody) return nobody;
-        if (fit(index, maps) == Fit::fits && start(index, worker)) return index;
+        if (fit(index, maps) != Fit::fits) continue;
+        if (start(index, worker)) return index;
     }
 }
 
@@ -359,12 +368,13 @@ bool Pool::end_record(std::uint32_t index, State to) noexcept {
 
 void Pool::requeue(std::uint32_t index) noexcept {
     Record& record = memory_->records[index];
+    if (record.offered != 0) retract(index);
     record.worker = nobody;
+    record.suspended = 0;
     record.due_ns = 0;
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
     // SYNC: release pairs with the acquire in state_of_record().
     record.state.store(low_half(generation + 1, State::queued), std::memory_order_release);
-    record.suspended = 0;
     offer(index);
     uncount(record);
     let_next(record);

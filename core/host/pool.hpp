@@ -13,6 +13,10 @@
 //
 // A parked version's requests wait as well, among the blocked: pick() puts them there and says that the version is wanted.
 //
+// A request that has begun may leave its worker and be queued again, `suspended` (suspended.cpp): only that worker, whose process holds its
+// stack, can go on with it. So it does not lie in the run queue; the worker has a list of its own, which pick() is given. Its record stays the
+// worker's: whoever ends it leaves the record to the worker, who lets go of what the run holds and gives the record back.
+//
 // A request may wait for the ends of others of its session, or of events (AfterLine). Its record is queued as all are, but lies
 // in `blocked` until they have come; every dispatcher looks, and a leader that watches the rings watches these lines as well.
 //
@@ -35,6 +39,7 @@
 #include <vector>
 
 #include "agents/host_seat.hpp"
+#include "agents/inline.hpp"
 #include "agents/trace.hpp"
 #include "host/session.hpp"
 #include "memory/region.hpp"
@@ -57,7 +62,7 @@ inline constexpr std::size_t stage_count = 3;
 
 struct alignas(64) Record {
     std::atomic<std::uint32_t> state;   // low_half(generation of the record, State)
-    std::uint32_t worker;               // who runs it; `nobody` while queued; under the role, before state becomes running
+    std::uint32_t worker;               // who runs it; `nobody` while queued, unless suspended; under the role, before state becomes running
     std::uint32_t session;
     std::uint32_t epoch;
     RequestEntry entry;                 // private copy of what the client sent
@@ -66,7 +71,7 @@ struct alignas(64) Record {
     std::uint16_t offered;              // while its seat's agent has it to decide about: position in `offered` + 1; under the role
     std::uint32_t ring_position;        // repair(): the entry this record came from
     std::uint32_t next_free;
-    std::uint32_t suspended;            // worker + 1 that holds what it has begun: queued, and only that one can go on; 0: none
+    std::uint32_t suspended;            // worker + 1 whose process holds its stack or generator; 0: none
     std::uint64_t sequence;             // order of arrival
     std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
     std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
@@ -118,6 +123,8 @@ enum KernelFlags : std::uint32_t {
     kernel_idempotent = 2,  // run again after a worker died under it
     kernel_native = 4,      // runs in the core; `native_op` says what (kernel/builtin.hpp)
     kernel_batches = 8,     // requests may run together: each tensor's first dimension counts rows
+    kernel_preemptible = 16,  // a request of it may be taken from its worker …
+    kernel_yields = 32,     // … but at its own yield points only
 };
 
 struct alignas(64) VersionLine {
@@ -144,9 +151,15 @@ struct alignas(64) VersionLine {
     std::atomic<std::uint64_t> batched;      // requests in these
     std::atomic<std::uint64_t> held;         // times one was passed over, as its name ran in as many workers as it may
     std::uint32_t company;                   // that wait for company; under the role
-    std::uint8_t pad[28];
+    std::uint8_t pad0[28];
+    alignas(64) std::atomic<std::uint64_t> preemptions;  // times a request of it was taken from its worker
+    std::atomic<std::uint64_t> yields;       // … and times one left by itself, at a yield point
+    std::atomic<std::uint64_t> resumed;      // times one went on
+    std::atomic<std::uint64_t> cannot_preempt;  // requests that should have left and could not
+    std::atomic<std::uint64_t> dropped;      // that had begun and left, and were ended before they went on
+    std::uint8_t pad1[24];
 };
-static_assert(sizeof(VersionLine) == 192);
+static_assert(sizeof(VersionLine) == 256);
 
 struct ModelLine {
     std::atomic<std::uint32_t> current;  // version line + 1, or 0; under the role
@@ -166,7 +179,9 @@ struct PoolHeader {
     std::uint64_t idle_ns;                // spin ceiling of workers
     std::uint64_t delay_ns;               // longest wait of a request for company
     std::uint32_t batch;                  // most rows that run together; 0, 1: each request runs alone
-    std::uint8_t pad1[20];
+    std::uint8_t pad0[4];
+    std::uint64_t quantum_ns;             // so long one runs while others wait, if its kernel can be preempted; 0: until it ends
+    std::uint8_t pad1[8];
     alignas(64) Role role;
     alignas(64) std::atomic<std::uint32_t> leader;  // worker + 1, or 0: who watches the rings
     std::atomic<std::uint32_t> active;              // records not free; for the sweeper's pace
@@ -195,6 +210,7 @@ struct SeatLine {
     std::uint32_t missed;        // messages that a process did not send, as it does not have that incarnation's regions
 };
 inline constexpr std::uint32_t max_seats = 4;
+inline constexpr std::uint32_t inline_incarnation = UINT32_MAX;  // no regions: a policy in the worker
 
 struct PoolMemory {
     PoolHeader header;
@@ -209,6 +225,7 @@ struct PoolMemory {
     std::uint32_t blocked[record_count];   // queued records that wait for the end of others; under the role
     std::uint32_t held[record_count];      // queued records that wait for company, or for a worker that runs their name to end
     std::uint32_t offered[record_count];   // queued records that an agent has to decide about
+    std::uint32_t slices[record_count];    // of running ones: what an agent gave them, µs; 0: nothing; UINT32_MAX: until they end
     Record records[record_count];
     AfterLine afters[record_count];        // of blocked records: private copies, checked
     VersionHistograms histograms[max_versions];
@@ -234,9 +251,17 @@ public:
     // Moves requests from rings to the run queue; refuses broken ones on the spot. Returns how many it moved.
     unsigned drain(std::span<SessionMap* const> live) noexcept;
     // Best runnable record, marked running for `worker`; expired ones on the way are ended. `nobody` when empty.
-    std::uint32_t pick(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+    // `suspended`: records that the worker can go on with.
+    std::uint32_t pick(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended = {}) noexcept;
     // After pick(): others of the picked one's version, in their order, that may run together with it; marked running for the same worker.
     void gather(std::uint32_t first, std::span<SessionMap* const> maps, std::vector<std::uint32_t>& company) noexcept;
+    // A running one that has left its worker, after ran_ns on the core: queued again, behind those that wait. False: it has ended meanwhile.
+    // `why`: request_preempt or request_yield, for an agent to hear.
+    bool suspend(std::uint32_t record, std::uint32_t worker, std::uint64_t ran_ns, MessageType why = MessageType::request_preempt) noexcept;
+    // Can the worker go on with one of these without an agent's decision?
+    [[nodiscard]] bool goes_on(std::span<const std::uint32_t> suspended) const noexcept;
+    // Would another go first (before_equals: also one that is only as urgent) if this running one left now?
+    [[nodiscard]] bool would_wait(std::uint32_t record, std::span<const std::uint32_t> suspended, bool before_equals) const noexcept;
     // Gives records back that ended (state terminal).
     void give_back(std::span<const std::uint32_t> records) noexcept;
     // Versions that pick() passed by since the last time, because they are parked.
@@ -269,6 +294,8 @@ public:
     // From now on that incarnation's agent decides, and is told of everything by its words; or nobody, and the default order holds.
     void seat_agent(std::uint32_t seat, std::uint32_t incarnation) noexcept;
     void unseat_agent(std::uint32_t seat, Outcome why) noexcept;
+    // In place of an agent: the policy is called by this process's worker, the pool's only one. For who measures what an agent costs.
+    void decide_inline(std::shared_ptr<Policy> policy, std::uint32_t worker);
     void move_model(std::uint32_t model, std::uint32_t seat) noexcept;    // that seat decides about its requests from now on
     void move_worker(std::uint32_t worker, std::uint32_t seat) noexcept;
     void tell_tick() noexcept;
@@ -280,8 +307,9 @@ public:
     [[nodiscard]] std::uint64_t oldest_offered(std::uint32_t seat) const noexcept;
     // Ticks for which a request has waited for that agent while a worker that could run it had nothing to do: the longest such time.
     [[nodiscard]] std::uint64_t longest_neglected(std::uint32_t seat) const noexcept;
-    // Running → queued on its own worker, which goes on with it later. `why`: request_preempt or request_yield.
-    void put_back(std::uint32_t record, MessageType why, std::uint64_t run_ns) noexcept;
+    // How long a running request may run before it leaves, if it can: as it was decided, else the pool's quantum. 0: until it ends.
+    struct SliceOf { std::uint64_t ns; bool decided; bool may_be_asked; };
+    [[nodiscard]] SliceOf slice_of(std::uint32_t record) const noexcept;
     // By the worker that runs it, any time.
     void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended) noexcept;
     // A recording that this process writes to from now on; null: none. Under the role.
@@ -301,7 +329,7 @@ public:
     [[nodiscard]] bool wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept;
     // Is there anything to do for a worker that takes the role?
     [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
-        return ring_ready(live) || queued() > 0 || after_ready(live) || due();
+        return ring_ready(live) || queued() > 0 || after_ready(live) || due() || (inline_ != nullptr && offered() > 0);
     }
     // When somebody has to look, for what waits for company; 0: nobody has to.
     [[nodiscard]] std::uint64_t next_due_ns() const noexcept { return __atomic_load_n(&memory_->header.next_due_ns, __ATOMIC_RELAXED); }
@@ -309,6 +337,7 @@ public:
     [[nodiscard]] unsigned waiting() const noexcept {
         return queued() + __atomic_load_n(&memory_->header.held_size, __ATOMIC_RELAXED) + __atomic_load_n(&memory_->header.offered_size, __ATOMIC_RELAXED);
     }
+    [[nodiscard]] unsigned offered() const noexcept { return __atomic_load_n(&memory_->header.offered_size, __ATOMIC_RELAXED); }
     [[nodiscard]] unsigned queued() const noexcept { return __atomic_load_n(&memory_->header.heap_size, __ATOMIC_RELAXED); }
 
     // Wakes one idle worker other than `self` to lead or to take queued work. False when there is none.
@@ -330,6 +359,8 @@ private:
     void sift_down(std::uint32_t at, std::uint32_t size) noexcept;
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
     void rebuild() noexcept;
+    [[nodiscard]] std::uint32_t best_suspended(std::span<const std::uint32_t> suspended) const noexcept;
+    bool resume(std::uint32_t record) noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
@@ -345,7 +376,7 @@ private:
     void let_next(const Record& record) noexcept;
     void free_record(std::uint32_t record) noexcept;         // give_back() of one, without looking who may go on for it
     bool ended_early(std::uint32_t record, SessionMap* map) noexcept;
-    bool begin(std::uint32_t record, std::uint32_t worker) noexcept;
+    bool begin(std::uint32_t record, std::uint32_t worker, std::uint32_t slice_us = 0) noexcept;
     [[nodiscard]] bool awaited_already(std::uint32_t session, const RequestEntry& entry) const noexcept;
     void unblock(std::span<SessionMap* const> live) noexcept;  // what has come by now goes to the run queue, some at a time
     Reason resolve(const RequestEntry& entry, std::uint32_t& version_line) const noexcept;
@@ -365,16 +396,22 @@ private:
     void tell_taken(std::uint32_t record, std::uint32_t worker, bool along) noexcept;
     [[nodiscard]] std::uint32_t seat_of(const Record& record) const noexcept;
     [[nodiscard]] RequestFacts facts_of(std::uint32_t record) const noexcept;
-    std::uint32_t pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
-    std::uint32_t run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, HostSeat& seat) noexcept;
-    std::uint32_t pick_default(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+    std::uint32_t pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept;
+    std::uint32_t run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended, HostSeat& seat) noexcept;
+    std::uint32_t pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept;
+    void put_offered(std::uint32_t record) noexcept;
+    void retake(std::uint32_t record) noexcept;              // offered → where it waits in the default order
+    [[nodiscard]] bool is_offered(std::uint32_t record) const noexcept { return __atomic_load_n(&memory_->records[record].offered, __ATOMIC_RELAXED) != 0; }
+    Outcome fit_claimed(const Claim& claim, std::span<SessionMap* const> maps) noexcept;
+    std::uint32_t pick_inline(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+    void restate_inline() noexcept;
     std::uint32_t pick_offered(std::uint32_t worker, std::uint32_t seat, std::span<SessionMap* const> maps) noexcept;
     [[nodiscard]] bool within_limits(std::span<const Claim> claims) const noexcept;
     bool begin_claimed(const Claim& claim, bool elsewhere) noexcept;
     std::uint32_t take_latched(std::uint32_t worker) noexcept;
     enum class Fit : std::uint8_t { fits, ended, waits };
     Fit fit(std::uint32_t record, std::span<SessionMap* const> maps) noexcept;
-    bool start(std::uint32_t record, std::uint32_t worker) noexcept;
+    bool start(std::uint32_t record, std::uint32_t worker, std::uint32_t slice_us = 0) noexcept;
 
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
@@ -384,6 +421,7 @@ private:
         unsigned count;
     };
     std::vector<MappedSeat> mapped_;    // under the role
+    std::unique_ptr<InlinePolicy> inline_;  // null: an agent decides, or nobody
     std::shared_ptr<Trace> trace_;      // this process's own; while somebody records
 };
 

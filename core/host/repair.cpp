@@ -46,12 +46,13 @@ void Pool::rebuild() noexcept {
             // Its holder died between making the record and retiring the entry.
             if (record.ring_position == line.head) poke(line.head, line.head + 1);
         }
-        if (record.counted != 0 && state != State::queued) ++memory_->models[version.model].running;
-        if (state == State::queued) {
+        poke(record.offered, std::uint16_t{0});
+        const bool suspended = record.suspended != 0;  // its worker's, until that gives it back or is buried
+        if (record.counted != 0 && (state != State::queued || suspended)) ++memory_->models[version.model].running;
+        if (state == State::queued && !suspended) {
             record.counted = 0;
             record.due_ns = 0;  // it has waited long enough
             record.worker = nobody;  // its holder died between choosing it and saying so
-            record.offered = 0;
             // The one that had been unblocked is so again at the next look.
             if ((record.entry.flags & entry_after) != 0) block(i);
             else heap_push(i);

@@ -16,6 +16,15 @@
 namespace teal {
 namespace {
 
+constexpr std::uint32_t whole_run = UINT32_MAX - 1;  // PoolMemory::slices: until it ends, unless it is asked to leave …
+constexpr std::uint32_t undisturbed = UINT32_MAX;    // … not even then
+
+// Does its loop run? One that starts says itself that it has come, one that stops that it is gone.
+bool is_there(const WorkerLine& line) noexcept {
+    const auto state = static_cast<WorkerState>(line.state.load(std::memory_order_relaxed));
+    return state == WorkerState::idle || state == WorkerState::leading || state == WorkerState::running;
+}
+
 std::uint32_t generation_of_record(const Record& record) noexcept { return record.state.load(std::memory_order_relaxed) >> 8; }
 
 }  // namespace
@@ -78,6 +87,9 @@ RequestFacts Pool::facts_of(std::uint32_t index) const noexcept {
     facts.arrived = join(record.entry.submitted_low, record.entry.submitted_high);  // the client's word: the agent's mechanism cuts it to now
     facts.deadline_ns = join(record.entry.deadline_low, record.entry.deadline_high);
     facts.worker = record.suspended != 0 ? record.suspended - 1 : nobody;
+    if ((version.flags & kernel_preemptible) != 0) facts.flags |= message_preemptible;
+    if ((version.flags & kernel_yields) != 0) facts.flags |= message_yields;
+    facts.ran_us = record.suspended != 0 ? record.charge / 1000 : 0;  // suspend() keeps it there
     return facts;
 }
 
@@ -85,17 +97,31 @@ void Pool::offer_to_agent(std::uint32_t index, MessageType left, std::uint64_t r
     Record& record = memory_->records[index];
     const std::uint32_t at = seat_of(record);
     if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) {
-        heap_push(index);
+        if (record.suspended == 0) heap_push(index);  // else its worker knows of it
         return;
     }
-    PoolHeader& header = memory_->header;
-    memory_->offered[header.offered_size] = index;
-    poke(header.offered_size, header.offered_size + 1);
-    record.offered = static_cast<std::uint16_t>(header.offered_size);
+    put_offered(index);
+    if (inline_ != nullptr) {
+        if (left == MessageType::nop) inline_->ready(facts_of(index));
+        else inline_->left(facts_of(index), left);
+        return;
+    }
     HostSeat* seat = seat_at(at);
     if (seat == nullptr) ++memory_->seats[at].missed;
     else if (left == MessageType::nop) seat->ready(facts_of(index));
     else seat->left(facts_of(index), left, record.suspended != 0 ? record.suspended - 1 : nobody, run_ns);
+}
+
+void Pool::put_offered(std::uint32_t index) noexcept {
+    PoolHeader& header = memory_->header;
+    memory_->offered[header.offered_size] = index;
+    poke(header.offered_size, header.offered_size + 1);
+    poke(memory_->records[index].offered, static_cast<std::uint16_t>(header.offered_size));
+}
+
+void Pool::retake(std::uint32_t index) noexcept {
+    retract(index);
+    if (memory_->records[index].suspended == 0) heap_push(index);
 }
 
 void Pool::retract(std::uint32_t index) noexcept {
@@ -104,15 +130,18 @@ void Pool::retract(std::uint32_t index) noexcept {
     if (record.offered == 0) return;
     const std::uint32_t last = memory_->offered[header.offered_size - 1];
     memory_->offered[record.offered - 1] = last;
-    memory_->records[last].offered = record.offered;
-    record.offered = 0;
+    poke(memory_->records[last].offered, record.offered);
+    poke(record.offered, std::uint16_t{0});
     poke(header.offered_size, header.offered_size - 1);
 }
 
 void Pool::prune_offered() noexcept {
     for (std::uint32_t i = memory_->header.offered_size; i-- > 0;) {
         const std::uint32_t index = memory_->offered[i];
-        if (state_of_record(memory_->records[index]) != State::queued) free_record(index);  // the last one comes here in its place
+        const Record& record = memory_->records[index];
+        if (state_of_record(record) == State::queued) continue;
+        if (record.suspended != 0) retract(index);  // its worker lets go of it
+        else free_record(index);                    // the last one comes here in its place
     }
 }
 
@@ -121,6 +150,7 @@ void Pool::tell_end(std::uint32_t index) noexcept {
     const std::uint32_t at = seat_of(record);
     if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) return;
     const State state = state_of_record(record);
+    if (inline_ != nullptr) return inline_->ended(index, state == State::done || state == State::failed);
     HostSeat* seat = seat_at(at);
     if (seat == nullptr) ++memory_->seats[at].missed;
     else seat->ended(index, state == State::done || state == State::failed, state == State::failed);
@@ -129,6 +159,7 @@ void Pool::tell_end(std::uint32_t index) noexcept {
 void Pool::tell_blocked(std::uint32_t index) noexcept {
     const std::uint32_t at = seat_of(memory_->records[index]);
     if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) return;
+    if (inline_ != nullptr) return inline_->blocked(index);
     HostSeat* seat = seat_at(at);
     if (seat == nullptr) ++memory_->seats[at].missed;
     else seat->blocked(index);
@@ -217,25 +248,16 @@ void Pool::set_local_fast_path(std::uint32_t seat, bool on) noexcept {
 void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended) noexcept {
     // Without the role: the seats that this process has mapped change only in its own loop, between two requests.
     const std::uint32_t at = seat_of(memory_->records[index]);
+    if (inline_ != nullptr) inline_->ran(index, started, ended);
     for (const MappedSeat& mapped : mapped_)
         if (mapped.seat->seat() == at) mapped.seat->ran(index, started, ended);
 }
 
-void Pool::put_back(std::uint32_t index, MessageType why, std::uint64_t run_ns) noexcept {
-    Record& record = memory_->records[index];
-    record.suspended = record.worker + 1;
-    record.worker = nobody;
-    if (trace_ != nullptr) [[unlikely]] {
-        const std::uint64_t at = ticks();
-        const auto end = why == MessageType::request_yield ? TraceEnd::yielded : TraceEnd::preempted;
-        trace_->add(TraceKind::run, at, at - std::min(at, ns_to_ticks(static_cast<std::int64_t>(run_ns))), record.suspended - 1, index,
-                    static_cast<std::uint32_t>(end), record.version_line);
-    }
-    store_state(record, State::queued);
-    if (seated()) offer_to_agent(index, why, run_ns);
-    else heap_push(index);
-    uncount(record);
-    let_next(record);
+Pool::SliceOf Pool::slice_of(std::uint32_t index) const noexcept {
+    const std::uint32_t given = __atomic_load_n(&memory_->slices[index], __ATOMIC_RELAXED);
+    if (given == 0) return {__atomic_load_n(&memory_->header.quantum_ns, __ATOMIC_RELAXED), false, true};
+    if (given >= whole_run) return {0, true, given == whole_run};
+    return {std::uint64_t{given} * 1000, true, true};
 }
 
 // ---- agents come and go --------------------------------------------------------------------------------------------------------
@@ -264,9 +286,7 @@ void Pool::unseat_agent(std::uint32_t at, Outcome why) noexcept {
     memory_->seats[at] = {0, 0};
     for (std::uint32_t i = header.offered_size; i-- > 0;) {
         const std::uint32_t index = memory_->offered[i];
-        if (seat_of(memory_->records[index]) != at) continue;
-        retract(index);
-        heap_push(index);
+        if (seat_of(memory_->records[index]) == at) retake(index);
     }
     header.seats_changed.fetch_add(1, std::memory_order_release);
     if (seat == nullptr) return;
@@ -280,9 +300,7 @@ void Pool::move_model(std::uint32_t model, std::uint32_t seat) noexcept {
     PoolHeader& header = memory_->header;
     for (std::uint32_t i = header.offered_size; i-- > 0;) {
         const std::uint32_t index = memory_->offered[i];
-        if (memory_->versions[memory_->records[index].version_line].model != model) continue;
-        retract(index);
-        heap_push(index);
+        if (memory_->versions[memory_->records[index].version_line].model == model) retake(index);
     }
     memory_->model_seats[model] = static_cast<std::uint8_t>(seat);
     restate();
@@ -292,7 +310,7 @@ void Pool::move_worker(std::uint32_t worker, std::uint32_t seat) noexcept {
     if (HostSeat* before = seat_at(memory_->worker_seats[worker] % max_seats)) before->worker_gone(worker);
     memory_->worker_seats[worker] = static_cast<std::uint8_t>(seat);
     if (HostSeat* after = seat_at(seat)) {
-        const bool there = memory_->workers[worker].state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(WorkerState::absent);
+        const bool there = is_there(memory_->workers[worker]);
         if (there) after->worker_came(worker);
     }
     memory_->header.seats_changed.fetch_add(1, std::memory_order_release);
@@ -319,9 +337,7 @@ void Pool::restate(std::uint32_t at) noexcept {
             memory_->heap[kept++] = index;
             continue;
         }
-        memory_->offered[header.offered_size] = index;
-        poke(header.offered_size, header.offered_size + 1);
-        memory_->records[index].offered = static_cast<std::uint16_t>(header.offered_size);
+        put_offered(index);
     }
     poke(header.heap_size, kept);
     for (std::uint32_t i = kept / 2; i-- > 0;) sift_down(i, kept);
@@ -332,6 +348,7 @@ void Pool::restate(std::uint32_t at) noexcept {
         const Record& record = memory_->records[i];
         const State state = state_of_record(record);
         const bool ours = state != State::free && seat_of(record) == at;
+        if (ours && is_suspended(record) && record.offered == 0) put_offered(i);
         const bool on_worker = state != State::free && state != State::queued && record.worker < max_workers;
         if (on_worker) running[record.worker] = i;
         if (ours && state == State::queued && record.offered != 0) {
@@ -345,7 +362,7 @@ void Pool::restate(std::uint32_t at) noexcept {
         }
     }
     for (std::uint32_t i = 0; i < max_workers && i < seat->workers(); ++i) {
-        const bool there = memory_->workers[i].state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(WorkerState::absent);
+        const bool there = is_there(memory_->workers[i]);
         const std::uint32_t flags = (there ? worker_online : 0U) | (memory_->worker_seats[i] % max_seats == at ? worker_of_seat : 0U);
         seat->restate_worker(i, flags, running[i], running[i] != nobody ? generation_of_record(memory_->records[running[i]]) : 0);
     }
@@ -354,7 +371,41 @@ void Pool::restate(std::uint32_t at) noexcept {
 
 // ---- carrying out --------------------------------------------------------------------------------------------------------------
 
-std::uint32_t Pool::pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+// Nobody else has a part in it: the host's own looks count as missed, and are made up for at the next pick.
+void Pool::decide_inline(std::shared_ptr<Policy> policy, std::uint32_t worker) {
+    PoolHeader& header = memory_->header;
+    for (std::uint32_t i = 0; i < max_seats; ++i)
+        if (memory_->seats[i].incarnation != 0 && memory_->seats[i].incarnation != inline_incarnation) unseat_agent(i, Outcome::no_agent);
+    inline_ = std::make_unique<InlinePolicy>(std::move(policy), record_count, worker);
+    memory_->seats[0] = {inline_incarnation, 1};
+    header.seats.store(1, std::memory_order_relaxed);
+    header.seats_changed.fetch_add(1, std::memory_order_release);
+}
+
+void Pool::restate_inline() noexcept {
+    PoolHeader& header = memory_->header;
+    memory_->seats[0].missed = 0;
+    while (header.heap_size > 0) put_offered(heap_pop());
+    for (std::uint32_t i = 0; i < header.offered_size; ++i) inline_->ready(facts_of(memory_->offered[i]));
+}
+
+std::uint32_t Pool::pick_inline(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept {
+    if (memory_->seats[0].missed != 0) [[unlikely]] restate_inline();
+    for (;;) {
+        const InlinePolicy::Picked picked = inline_->pick();
+        if (picked.record == no_object) return nobody;
+        Claim claim{worker, 0, {}};
+        claim.decided.object = picked.record;
+        claim.decided.generation = picked.generation;
+        claim.decided.slice_us = static_cast<std::uint32_t>(std::min<std::uint64_t>((picked.slice_ns + 999) / 1000, UINT32_MAX));
+        claim.decided.priority = memory_->records[picked.record].entry.priority;
+        if (fit_claimed(claim, maps) == Outcome::complete && begin_claimed(claim, false)) return picked.record;
+        inline_->refused(picked.record);
+    }
+}
+
+std::uint32_t Pool::pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
+    if (inline_ != nullptr) return pick_inline(worker, maps);
     HostSeat* seat = seat_at(memory_->worker_seats[worker] % max_seats);
     if (seat != nullptr) {
         seat->worker_came(worker);
@@ -362,11 +413,11 @@ std::uint32_t Pool::pick_decided(std::uint32_t worker, std::span<SessionMap* con
         for (std::uint32_t turn = 0; turn < stage_depth; ++turn) {
             const unsigned count = seat->claim(worker, claims);
             if (count == 0) break;
-            if (const std::uint32_t index = run_claimed({claims, count}, maps, *seat); index != nobody) return index;
+            if (const std::uint32_t index = run_claimed({claims, count}, maps, suspended, *seat); index != nobody) return index;
         }
     }
     // What no agent decides about.
-    std::uint32_t index = pick_default(worker, maps);
+    std::uint32_t index = pick_default(worker, maps, suspended);
     // Nobody waits but this one, and here is a worker with nothing to do: there is nothing to decide.
     if (index == nobody && seat != nullptr && memory_->header.offered_size == 1 && (memory_->header.fast_seats >> seat->seat() & 1) != 0) [[unlikely]]
         index = pick_offered(worker, seat->seat(), maps);
@@ -387,15 +438,17 @@ std::uint32_t Pool::pick_offered(std::uint32_t worker, std::uint32_t at, std::sp
         }
         if (best == nobody) return nobody;
         retract(best);
-        if (fit(best, maps) == Fit::fits && start(best, worker)) return best;
+        const bool begun = memory_->records[best].suspended != 0;
+        if (begun ? resume(best) : fit(best, maps) == Fit::fits && start(best, worker)) return best;
     }
 }
 
 // All of these passed the seat's own checks. Returns what the first one's worker runs, or nobody.
-std::uint32_t Pool::run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, HostSeat& seat) noexcept {
+std::uint32_t Pool::run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended,
+                                HostSeat& seat) noexcept {
     const std::uint32_t worker = claims[0].worker;
     if (claims[0].decided.object == no_object) {
-        std::uint32_t index = pick_default(worker, maps);
+        std::uint32_t index = pick_default(worker, maps, suspended);
         if (index == nobody) index = pick_offered(worker, seat.seat(), maps);
         seat.commit(claims[0], index != nobody ? Outcome::complete : Outcome::not_found);
         if (index != nobody) tell_taken(index, worker, false);
@@ -404,31 +457,39 @@ std::uint32_t Pool::run_claimed(std::span<const Claim> claims, std::span<Session
     Outcome outcomes[max_group];
     bool all = true;
     for (std::size_t i = 0; i < claims.size(); ++i) {
-        const std::uint32_t index = claims[i].decided.object;
-        const Record& record = memory_->records[index];
-        outcomes[i] = Outcome::not_found;  // when words and records disagree, the records are right
-        if (record.offered != 0 && generation_of_record(record) == claims[i].decided.generation) {
-            retract(index);
-            const Fit found = fit(index, maps);
-            outcomes[i] = found == Fit::fits ? Outcome::complete : found == Fit::ended ? Outcome::not_found : Outcome::not_runnable;
-        }
+        outcomes[i] = fit_claimed(claims[i], maps);
         all = all && outcomes[i] == Outcome::complete;
     }
-    if (all && claims.size() > 1) all = within_limits(claims);
+    const bool limited = all && claims.size() > 1 && !within_limits(claims);
+    all = all && !limited;
     for (std::size_t i = 0; i < claims.size(); ++i) {
         const std::uint32_t index = claims[i].decided.object;
         if (all) {
             outcomes[i] = begin_claimed(claims[i], i > 0) ? Outcome::complete : Outcome::not_found;
         } else if (outcomes[i] == Outcome::complete) {
-            outcomes[i] = Outcome::poisoned;
-            PoolHeader& header = memory_->header;  // offered as before, which needs no telling
-            memory_->offered[header.offered_size] = index;
-            poke(header.offered_size, header.offered_size + 1);
-            memory_->records[index].offered = static_cast<std::uint16_t>(header.offered_size);
+            outcomes[i] = limited ? Outcome::not_runnable : Outcome::poisoned;
+            put_offered(index);  // as before, which needs no telling
         }
         seat.commit(claims[i], outcomes[i]);
     }
     return outcomes[0] == Outcome::complete ? claims[0].decided.object : nobody;
+}
+
+// What is to run is offered no more, and may run now: or it is where it belongs.
+Outcome Pool::fit_claimed(const Claim& claim, std::span<SessionMap* const> maps) noexcept {
+    const std::uint32_t index = claim.decided.object;
+    const Record& record = memory_->records[index];
+    // When words and records disagree, the records are right.
+    if (record.offered == 0 || generation_of_record(record) != claim.decided.generation) return Outcome::not_found;
+    if (record.suspended != 0) {
+        if (state_of_record(record) != State::queued) return Outcome::not_found;  // its worker lets go of it
+        if (record.suspended != claim.worker + 1) return Outcome::not_permitted;
+        retract(index);
+        return Outcome::complete;
+    }
+    retract(index);
+    const Fit found = fit(index, maps);
+    return found == Fit::fits ? Outcome::complete : found == Fit::ended ? Outcome::not_found : Outcome::not_runnable;
 }
 
 // Do the members of a group together stay within what may run of each name at once?
@@ -451,7 +512,10 @@ bool Pool::begin_claimed(const Claim& claim, bool elsewhere) noexcept {
     record.entry.priority = std::min(claim.decided.priority, memory_->sessions[record.session].most_priority);
     // Before it runs in that worker's name: what nobody knows of would run nowhere, should we die here.
     if (elsewhere) memory_->workers[claim.worker].latched.store(index + 1, std::memory_order_relaxed);
-    if (!start(index, claim.worker)) {
+    std::uint32_t slice = claim.decided.slice_us == 0 ? whole_run : std::min(claim.decided.slice_us, whole_run - 1);
+    if ((claim.decided.run_flags & run_may_not_preempt) != 0) slice = undisturbed;
+    if (record.suspended != 0) poke(memory_->slices[index], slice);
+    if (record.suspended != 0 ? !resume(index) : !start(index, claim.worker, slice)) {
         if (elsewhere) memory_->workers[claim.worker].latched.store(0, std::memory_order_relaxed);
         return false;
     }

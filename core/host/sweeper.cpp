@@ -10,6 +10,7 @@
 #include "cpu/clock.hpp"
 #include "host/batch.hpp"
 #include "host/bpf_session.hpp"
+#include "host/words.hpp"
 #include "memory/bpf_map.hpp"
 
 namespace teal {
@@ -19,10 +20,6 @@ constexpr std::uint64_t role_patience_ns = 5'000'000'000;
 constexpr std::uint64_t busy_leader_ns = 1'000'000;
 constexpr std::uint64_t idle_leader_ns = 20'000'000;
 constexpr std::uint64_t stuck_role_ns = 2'000'000'000;  // nobody needs a millisecond; seen held by the same one all that time
-
-State state_of_record(const Record& record) noexcept {
-    return static_cast<State>(record.state.load(std::memory_order_acquire) & 0xff);
-}
 
 }  // namespace
 
@@ -142,14 +139,27 @@ void Sweeper::expire(std::uint64_t now) noexcept {
         const std::uint64_t deadline = join(record.entry.deadline_low, record.entry.deadline_high);
         if (deadline == 0 || now <= deadline || is_terminal(state)) continue;
         if (!pool_->end_record(i, State::expired)) continue;
-        if (state == State::running) {
+        if (state == State::running || record.suspended != 0) {
             end_running(i, State::expired, Reason::deadline, 0, false);
+            if (state == State::queued) pool_->wake_worker(record.suspended - 1);  // it has to let go
         } else {
             pool_->end_queued(i, maps_[record.session], State::expired, Reason::deadline);
             ended_waiting = true;
         }
     }
     if (ended_waiting) pool_->prune();  // now, not when a worker gets there: they count against their client's limit
+}
+
+// Cancels one that waits. What it holds of a worker, if it had begun there, that one lets go.
+void Sweeper::end_waiting(std::uint32_t index, Reason reason) noexcept {
+    const Record& record = pool_->memory().records[index];
+    if (!pool_->end_record(index, State::cancelled)) return;
+    if (record.suspended == 0) {
+        pool_->end_queued(index, maps_[record.session], State::cancelled, reason);
+        return;
+    }
+    end_running(index, State::cancelled, reason, 0, false);
+    pool_->wake_worker(record.suspended - 1);
 }
 
 // Tells the client of a record that is (or was) running and whose word we have just ended. False when its worker, or
@@ -252,6 +262,8 @@ void Sweeper::set_batching(std::uint32_t rows, std::uint64_t delay_ns) {
     pool_->leave();
 }
 
+void Sweeper::set_quantum(std::uint64_t ns) noexcept { __atomic_store_n(&pool_->memory().header.quantum_ns, ns, __ATOMIC_RELAXED); }
+
 void Sweeper::limit_running(std::uint32_t model, std::uint32_t most) {
     const std::lock_guard lock(mutex_);
     enter();
@@ -274,7 +286,7 @@ void Sweeper::close_session(std::uint32_t session, Reason reason) {
     for (std::uint32_t i = 0; i < record_count; ++i) {
         Record& record = memory.records[i];
         if (record.session != session || record.epoch != line.epoch || state_of_record(record) != State::queued) continue;
-        if (pool_->end_record(i, State::cancelled)) pool_->end_queued(i, maps_[session], State::cancelled, reason);
+        end_waiting(i, reason);
     }
     pool_->prune();
     if (maps_[session] != nullptr) pool_->refuse_ring(*maps_[session], reason);
@@ -309,7 +321,8 @@ std::uint32_t Sweeper::open_version(std::uint32_t model, std::uint32_t number, s
         __atomic_store_n(&version.in_flight, 0, __ATOMIC_RELAXED);
         version.run_ns.store(0, std::memory_order_relaxed);
         for (auto* counter : {&version.requests, &version.failed, &version.cancelled, &version.expired, &version.copies_in, &version.copies_out,
-                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks, &version.chained, &version.batches, &version.batched, &version.held})
+                              &version.bytes_copied, &version.bindings, &version.paths[0], &version.paths[1], &version.paths[2], &version.fallbacks, &version.chained, &version.batches, &version.batched, &version.held,
+                              &version.preemptions, &version.yields, &version.resumed, &version.cannot_preempt, &version.dropped})
             counter->store(0, std::memory_order_relaxed);
         for (Histogram& stage : memory.histograms[i].stages)
             for (auto& bucket : stage.buckets) bucket.store(0, std::memory_order_relaxed);
@@ -351,7 +364,7 @@ void Sweeper::cancel_version(std::uint32_t line) {
     for (std::uint32_t i = 0; i < record_count; ++i) {
         Record& record = pool_->memory().records[i];
         if (record.version_line != line || state_of_record(record) != State::queued) continue;
-        if (pool_->end_record(i, State::cancelled)) pool_->end_queued(i, maps_[record.session], State::cancelled, Reason::unloaded);
+        end_waiting(i, Reason::unloaded);
     }
     pool_->prune();
     pool_->leave();
@@ -383,7 +396,7 @@ std::uint32_t Sweeper::version_running(std::uint32_t line) {
     enter();
     std::uint32_t count = 0;
     for (const Record& record : pool_->memory().records)
-        if (record.version_line == line && state_of_record(record) == State::running) ++count;
+        if (record.version_line == line && (state_of_record(record) == State::running || is_suspended(record))) ++count;
     pool_->leave();
     return count;
 }
@@ -393,7 +406,7 @@ std::uint32_t Sweeper::version_waiting(std::uint32_t line) {
     enter();
     std::uint32_t count = 0;
     for (const Record& record : pool_->memory().records)
-        if (record.version_line == line && state_of_record(record) == State::queued) ++count;
+        if (record.version_line == line && state_of_record(record) == State::queued && record.suspended == 0) ++count;
     pool_->leave();
     return count;
 }
@@ -429,14 +442,15 @@ Sweeper::Buried Sweeper::bury_worker(std::uint32_t worker, std::uint32_t detail,
     for (std::uint32_t i = 0; i < record_count; ++i) {
         Record& record = memory.records[i];
         const State state = state_of_record(record);
-        if (record.worker != worker || state == State::free || state == State::queued) continue;
+        const bool suspended = record.suspended == worker + 1;  // what it held of it has gone with the process
+        if (record.worker != worker || state == State::free || (state == State::queued && !suspended)) continue;
         const bool idempotent = (memory.versions[record.version_line].flags & kernel_idempotent) != 0;
         SessionMap* map = maps_[record.session];
         // Dying between telling the client and saying so here is no reason to run it again.
         const bool wanted = map != nullptr && map->epoch == record.epoch &&
                             static_cast<SessionState>(memory.sessions[record.session].state.load(std::memory_order_relaxed)) == SessionState::open &&
                             !is_past(map->lines()[record.entry.slot].word.load(std::memory_order_acquire), record.entry.generation);
-        if (!stopping && state == State::running && idempotent && wanted && record.attempts < 3) {
+        if (!stopping && !is_terminal(state) && idempotent && wanted && record.attempts < 3) {
             pool_->requeue(i);
             ++buried.again;
             continue;

@@ -41,6 +41,7 @@ public:
     void limit_priority(std::uint32_t session, std::int32_t most);
     // Requests of versions that take batches run together: up to so many rows, and the first of them waits so long for others.
     void set_batching(std::uint32_t rows, std::uint64_t delay_ns);
+    void set_quantum(std::uint64_t ns) noexcept;  // longest piece of a request that can be preempted, while others wait; 0: none
     void limit_running(std::uint32_t model, std::uint32_t most);  // workers that run it at once; 0: any number
     void grant_region(std::uint32_t session, std::uint32_t count);  // how many regions were handed out so far
     // No new requests are taken, waiting ones are cancelled. Running ones go on: poll session_in_flight().
@@ -133,6 +134,7 @@ private:
     void expire(std::uint64_t now) noexcept;
     void list_live();
     void enter();
+    void end_waiting(std::uint32_t record, Reason reason) noexcept;
     bool end_running(std::uint32_t record, State state, Reason reason, std::uint32_t detail, bool released) noexcept;
 
     std::shared_ptr<Pool> pool_;

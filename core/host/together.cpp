@@ -57,6 +57,7 @@ bool Worker::take_part(Member& member) {
     member.session = session_of(record);
     if (member.session == nullptr) return false;
     Slot& slot = member.session->slots[record.entry.slot];
+    if (slot.begun) return false;
     const AfterLine& after = after_of(member.record);
     Run& run = member.run;
     Ending unused;

@@ -17,6 +17,9 @@ inline State state_of_record(const Record& record) noexcept {
     return static_cast<State>(record.state.load(std::memory_order_acquire) & 0xff);
 }
 
+// Has it begun, left its worker, and not gone on or ended?
+inline bool is_suspended(const Record& record) noexcept { return record.suspended != 0 && state_of_record(record) == State::queued; }
+
 inline void store_state(Record& record, State state) noexcept {
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
     // SYNC: release pairs with the acquire in state_of_record(): the record's fields are complete.

@@ -89,18 +89,27 @@ void Worker::add_region(std::uint32_t session, std::uint32_t epoch, std::uint32_
 
 void Worker::drop_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id) {
     post([=](Worker& w) {
-        Session* owner = session < max_sessions ? w.sessions_[session].get() : nullptr;
-        if (owner != nullptr && owner->map->epoch == epoch) {
-            for (Slot& slot : owner->slots) {  // a binding holds addresses inside the region
-                bool uses = slot.region == id;
-                for (const auto* list : {&slot.descriptor.inputs, &slot.descriptor.outputs})
-                    for (const TensorDesc& tensor : *list) uses = uses || ((tensor.flags & tensor_absent) == 0 && tensor.region == id);
-                if (uses) slot = Slot{};
-            }
-            owner->map->set_region(id, nullptr);  // also one that never came: nobody waits for it any more
-        }
-        if (w.on_dropped) w.on_dropped("region", session, id);
+        w.when_unused([=](const Begun& begun) { return begun.session->map->index == session && begun.session->map->epoch == epoch && uses(*begun.slot, id); },
+                      [=](Worker& worker) { worker.forget_region(session, epoch, id); });
     });
+}
+
+bool Worker::uses(const Slot& slot, std::uint32_t region) noexcept {
+    if (slot.region == region) return true;
+    for (const auto* list : {&slot.descriptor.inputs, &slot.descriptor.outputs})
+        for (const TensorDesc& tensor : *list)
+            if ((tensor.flags & tensor_absent) == 0 && tensor.region == region) return true;
+    return false;
+}
+
+void Worker::forget_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id) {
+    Session* owner = session < max_sessions ? sessions_[session].get() : nullptr;
+    if (owner != nullptr && owner->map->epoch == epoch) {
+        for (Slot& slot : owner->slots)  // a binding holds addresses inside the region
+            if (uses(slot, id)) slot = Slot{};
+        owner->map->set_region(id, nullptr);  // also one that never came: nobody waits for it any more
+    }
+    if (on_dropped) on_dropped("region", session, id);
 }
 
 void Worker::drop_session(std::uint32_t session, std::uint32_t epoch) {
@@ -112,12 +121,14 @@ void Worker::drop_session(std::uint32_t session, std::uint32_t epoch) {
 }
 
 void Worker::forget_session(std::uint32_t session, std::uint32_t epoch) {
-    if (session < max_sessions && sessions_[session] && sessions_[session]->map->epoch == epoch) {
-        maps_[session] = nullptr;
-        list_live();
-        sessions_[session].reset();
-    }
-    if (on_dropped) on_dropped("session", session, epoch);
+    when_unused([=](const Begun& begun) { return begun.session->map->index == session && begun.session->map->epoch == epoch; }, [=](Worker& w) {
+        if (session < max_sessions && w.sessions_[session] && w.sessions_[session]->map->epoch == epoch) {
+            w.maps_[session] = nullptr;
+            w.list_live();
+            w.sessions_[session].reset();
+        }
+        if (w.on_dropped) w.on_dropped("session", session, epoch);
+    });
 }
 
 void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, std::shared_ptr<Kernel> kernel) {
@@ -130,13 +141,15 @@ void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, st
 
 void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
     post([=](Worker& w) {
-        if (version_line < max_versions) w.told_wanted_.reset(version_line);
-        if (version_line < max_versions && w.kernels_[version_line].generation == generation) {
-            w.drop_bindings(version_line);
-            w.gatherings_.drop(version_line);
-            w.kernels_[version_line] = {};
-        }
-        if (w.on_dropped) w.on_dropped("kernel", version_line, generation);
+        w.when_unused([=](const Begun& begun) { return begun.version_line == version_line; }, [=](Worker& worker) {
+            if (version_line < max_versions) worker.told_wanted_.reset(version_line);
+            if (version_line < max_versions && worker.kernels_[version_line].generation == generation) {
+                worker.drop_bindings(version_line);
+                worker.gatherings_.drop(version_line);
+                worker.kernels_[version_line] = {};
+            }
+            if (worker.on_dropped) worker.on_dropped("kernel", version_line, generation);
+        });
     });
 }
 
@@ -150,8 +163,11 @@ void Worker::unbind(std::uint32_t version_line, std::uint32_t generation) {
 void Worker::drop_bindings(std::uint32_t version_line) {
     for (auto& session : sessions_)
         if (session)
-            for (Slot& slot : session->slots)
-                if (slot.version_line == version_line) slot = Slot{};
+            for (Slot& slot : session->slots) {
+                if (slot.version_line != version_line) continue;
+                if (slot.begun) slot.generation = 0;  // bound anew when it is called again
+                else slot = Slot{};
+            }
 }
 
 void Worker::list_live() {
@@ -181,6 +197,14 @@ void Worker::add_seat(int view_fd, int desk_fd, std::shared_ptr<Link> link) {
     });
 }
 
+void Worker::decide_inline(std::shared_ptr<Policy> policy) {
+    post([policy = std::move(policy)](Worker& w) {
+        if (!w.pool_->enter(map_patience_ns)) return;
+        w.pool_->decide_inline(policy, w.index_);
+        w.pool_->leave();
+    });
+}
+
 void Worker::drop_seat(std::uint32_t seat, std::uint32_t incarnation) {
     post([=](Worker& w) {
         if (!w.pool_->enter(map_patience_ns)) return;
@@ -204,6 +228,7 @@ void Worker::set_trace(std::shared_ptr<Trace> trace) {
 void Worker::refresh_seat() {
     seats_seen_ = pool_->seats_changed();
     seat_ = pool_->seated() ? pool_->seat_for(index_) : nullptr;
+    watch_asks();
 }
 
 void Worker::quit() {
@@ -222,7 +247,7 @@ void Worker::apply_inbox() {
 }
 
 bool Worker::work_ready() const noexcept {
-    if (pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_)) return true;
+    if (goes_on_by_itself() || pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_)) return true;
     if (line_.latched.load(std::memory_order_relaxed) != 0 || pool_->seats_changed() != seats_seen_) return true;
     return seat_ != nullptr && seat_->staged(index_);
 }
@@ -231,15 +256,20 @@ void Worker::run() {
     line_.state.store(static_cast<std::uint32_t>(WorkerState::idle), std::memory_order_seq_cst);
     while (!quit_) {
         if (news_.load(std::memory_order_relaxed)) apply_inbox();
+        if (quit_) break;
+        if (!suspended_.empty()) shed();
+        if (!postponed_.empty()) retry_postponed();
         const std::uint32_t record = take();
         if (record != nobody && company_.empty()) execute(record);
         else if (record != nobody) execute_together(record);
-        else if (!quit_ && !prepare_ahead()) wait();
+        else if (!prepare_ahead()) wait();
         if (!leaving_.empty()) {
             for (const auto& [session, epoch] : leaving_) forget_session(session, epoch);
             leaving_.clear();
         }
     }
+    while (!suspended_.empty()) drop(take_suspended(suspended_.size() - 1), Reason::host_stopping);
+    preemptor_.reset();  // it is this thread's
     give_up_role();
     line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_seq_cst);
     std::uint32_t me = index_ + 1;
@@ -267,7 +297,7 @@ std::uint32_t Worker::take() {
         finished_.clear();
     }
     pool_->drain(live_);
-    const std::uint32_t record = pool_->pick(index_, maps_);
+    const std::uint32_t record = pool_->pick(index_, maps_, resumable());
     company_.clear();
     if (record != nobody && pool_->memory().header.batch > 1) pool_->gather(record, maps_, company_);
     const bool more = pool_->queued() > 0;
@@ -460,6 +490,11 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
 Worker::Slot* Worker::prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
     const RequestEntry& entry = record.entry;
     Slot& slot = session.slots[entry.slot];
+    if (slot.begun) [[unlikely]] {  // its client has called again before the worker let go of it
+        ending.state = State::failed;
+        ending.reason = Reason::invalid;
+        return nullptr;
+    }
     // A slot that was read ahead is not read again below; what it lacked (a parked version that is back) may lie in the inbox.
     if (slot.binding == nullptr && news_.load(std::memory_order_relaxed)) apply_inbox();
     const bool same = is_known(slot, record);
@@ -506,6 +541,7 @@ bool Worker::prepare_one(const Record& record, const AfterLine& after) {
     Session* session = sessions_[record.session].get();
     if (session == nullptr || session->map->epoch != record.epoch || record.entry.slot >= session->slots.size()) return false;
     Slot& slot = session->slots[record.entry.slot];
+    if (slot.begun) return false;
     if (slot.stamp == record.entry.stamp && slot.version_line == record.version_line) return false;  // as far as can be
     serving_ = record.session;
     Run run;
@@ -529,200 +565,6 @@ void Worker::abandon(std::uint32_t index) {
     if (!pool_->enter(map_patience_ns)) return;
     pool_->memory().records[index].worker = nobody;
     pool_->leave();
-}
-
-namespace {
-
-// What the answer to a plain success needs, at hand on the stack: after a long kernel everything else is out of the caches.
-struct EarlyEnd {
-    CompletionLine* line;
-    std::uint32_t generation;
-    Ending* ending;
-    bool told;
-    Worker* worker;
-    std::uint32_t record;
-
-    bool give(const Run& run) {
-        ending->started = run.started;
-        ending->ended = ticks();
-        told = end_request(*line, generation, *ending);
-        if (ending->ended - ending->started > cold_after_ticks()) worker->fetch_path(record, *ending);
-        return true;
-    }
-    static std::uint64_t cold_after_ticks() noexcept {
-        static const std::uint64_t value = ns_to_ticks(100'000);
-        return value;
-    }
-};
-
-}  // namespace
-
-// A long kernel has pushed everything else out of the caches. What the end of this request and the start of the next one touch
-// is fetched at once, instead of one miss after the other.
-void Worker::fetch_path(std::uint32_t index, const Ending& ending) const noexcept {
-    const auto fetch = [](const void* at, std::size_t bytes) {
-        const auto first = reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{63};
-        for (std::uintptr_t line = first; line < reinterpret_cast<std::uintptr_t>(at) + bytes; line += 64)
-            __builtin_prefetch(reinterpret_cast<const void*>(line), 1);
-    };
-    PoolMemory& memory = pool_->memory();
-    const Record& record = memory.records[index];
-    fetch(&record, sizeof record);
-    fetch(&line_, sizeof line_);
-    fetch(&memory.header, sizeof memory.header);
-    fetch(&memory.versions[record.version_line], sizeof(VersionLine));
-    fetch(&memory.sessions[record.session], sizeof(SessionLine));
-    fetch(memory.heap, 64);
-    fetch(memory.blocked, 64);
-    const Histogram* stages = memory.histograms[record.version_line].stages;
-    fetch(&stages[static_cast<std::size_t>(Stage::run)].buckets[Histogram::bucket_of(static_cast<std::uint64_t>(ticks_to_ns(ending.ended - ending.started)))], 4);
-    fetch(&stages[static_cast<std::size_t>(Stage::queue)].buckets[Histogram::bucket_of(2000)], 4);
-    fetch(this, sizeof *this);
-    fetch(finished_.data(), 4);
-    fetch(live_.data(), 8);
-    for (const SessionMap* map : std::span(live_).first(std::min<std::size_t>(live_.size(), 8))) {
-        fetch(map, sizeof *map);
-        const std::uint32_t head = __atomic_load_n(&memory.sessions[map->index].head, __ATOMIC_RELAXED);
-        const RingConsumer ring(map->ring(), map->layout.ring_capacity, head);
-        fetch(map->ring(), sizeof(RingHeader));
-        fetch(ring.next_line(), 64);
-    }
-    if (const Session* session = sessions_[record.session].get()) {
-        const Slot& slot = session->slots[record.entry.slot];
-        fetch(&slot, sizeof slot);
-        fetch(slot.binding.get(), 64);
-    }
-    fetch(&memory.models[record.entry.model], 8);
-    fetch(&kernels_[record.version_line], 16);
-}
-
-void Worker::execute(std::uint32_t index) {
-    show_core();
-    Record& record = pool_->memory().records[index];
-    line_.record.store(index, std::memory_order_relaxed);
-    serving_ = record.session;
-    Run run;
-    run.record = index;
-    run.record_generation = record.state.load(std::memory_order_relaxed) >> 8;
-    Ending ending;
-    Session* session = session_of(record);
-    if (session == nullptr) {
-        abandon(index);
-        return;
-    }
-    const std::uint32_t version_line = record.version_line;
-    const std::uint32_t slot_index = record.entry.slot;
-    const std::uint64_t submitted = join(record.entry.submitted_low, record.entry.submitted_high);
-    const VersionLine& version = pool_->memory().versions[version_line];
-    Slot* slot = prepared(*session, record, after_of(index), run, ending);
-    CompletionLine& line = session->map->lines()[record.entry.slot];
-    if (slot != nullptr && (version.flags & kernel_pure) == 0 && !claim_request(line, record.entry.generation)) {
-        ending.state = State::cancelled;
-        ending.reason = Reason::client_cancelled;
-        slot = nullptr;
-    }
-    EarlyEnd answer{&line, record.entry.generation, &ending, false, this, index};
-    if (slot != nullptr) {
-        ending.version = version.number;
-        if (seat_ != nullptr) seat_->prefetch_ahead(index_);
-        run.started = ticks();
-        line_.run_started.store(run.started, std::memory_order_relaxed);
-        run.answer_context = &answer;
-        run.answer = [](Run& r) { return static_cast<EarlyEnd*>(r.answer_context)->give(r); };
-        const bool ok = slot->binding->run(run);
-        run.path = slot->binding->path;
-        if (ok && !run.handed_over && !run.answered) run.done();
-        if (!run.answered) {
-            ending.started = run.started;
-            ending.ended = ticks();
-        }
-        line_.run_started.store(0, std::memory_order_relaxed);
-        if (!ok) {
-            ending.state = State::failed;
-            ending.reason = Reason::kernel;
-        }
-    }
-    // The memory of a spill goes with the request that needed it.
-    const bool lent = session->slots[slot_index].chain.spilled();
-    if (run.handed_over) {  // the host may have given the record to another request by now
-        if (lent) *slot = Slot{};
-        account(version_line, submitted, session->map->bpf_stages, run, ending);
-        line_.record.store(nobody, std::memory_order_relaxed);
-        line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        serving_ = nobody;
-        return;
-    }
-    finish(index, session, run, ending, answer.told);
-    if (lent) session->slots[slot_index] = Slot{};
-    // Not before the client has its answer.
-    if (wait_began_ != 0 && ending.started != 0) spin_.learn(static_cast<std::uint64_t>(ticks_to_ns(ending.started - wait_began_)));
-    wait_began_ = 0;
-}
-
-void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share) {
-    Record& record = pool_->memory().records[index];
-    if (!run.answered) told = tell(record, session, run, ending);
-    if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
-        ending.state = State::cancelled;
-        if (session != nullptr) ending.state = state_seen(session->map->lines()[record.entry.slot], record.entry.generation, ending.state);
-    }
-    VersionLine& version = pool_->memory().versions[record.version_line];
-    if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended);
-    if (Trace* trace = pool_->trace(); trace != nullptr && ending.started != 0) [[unlikely]] {
-        trace->add(TraceKind::run, ending.ended, ending.started, index_, index,
-                   static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);
-    }
-    BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
-    account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
-    serving_ = nobody;
-    line_.record.store(nobody, std::memory_order_relaxed);
-    line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    finished_.push_back(index);
-}
-
-// The client first: it is the one who waits, and should we die before the record ends, the host finds that it has its answer.
-bool Worker::tell(const Record& record, Session* session, const Run& run, Ending& ending) {
-    ending.version = pool_->memory().versions[record.version_line].number;
-    ending.copied_in = run.bytes_in;
-    ending.copied_out = run.bytes_out;
-    if (run.reshaped) ending.flags |= word_reshaped;
-    const Descriptor* descriptor = run.descriptor;
-    if (!run.message.empty() && descriptor != nullptr && descriptor->block != nullptr && descriptor->message_capacity > 0) {
-        const std::size_t size = std::min<std::size_t>(run.message.size(), descriptor->message_capacity);
-        std::memcpy(descriptor->block + descriptor->message_offset, run.message.data(), size);
-        const auto stored = static_cast<std::uint32_t>(size);
-        std::memcpy(descriptor->block + offsetof(DescriptorHeader, message_size), &stored, sizeof stored);
-        ending.flags |= word_message;
-    }
-    return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
-}
-
-void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
-                     std::uint64_t share) noexcept {
-    PoolMemory& memory = pool_->memory();
-    VersionLine& version = memory.versions[version_line];
-    if (run.copies_in > 0) version.copies_in.fetch_add(run.copies_in, std::memory_order_relaxed);
-    if (run.copies_out > 0) version.copies_out.fetch_add(run.copies_out, std::memory_order_relaxed);
-    if (run.bytes_in + run.bytes_out > 0) version.bytes_copied.fetch_add(run.bytes_in + run.bytes_out, std::memory_order_relaxed);
-    if (run.path != Path::none) version.paths[static_cast<std::size_t>(run.path) - 1].fetch_add(1, std::memory_order_relaxed);
-    if (run.chained) version.chained.fetch_add(1, std::memory_order_relaxed);
-    if (run.fallback) version.fallbacks.fetch_add(1, std::memory_order_relaxed);
-    if (ending.started == 0) return;
-    Histogram* stages = memory.histograms[version_line].stages;
-    const auto ns = [](std::uint64_t interval) { return static_cast<std::uint64_t>(ticks_to_ns(interval)); };
-    const std::uint64_t queue_ns = ending.started > submitted ? ns(ending.started - submitted) : 0;
-    const std::uint64_t run_ns = ns(ending.ended - ending.started);
-    stages[static_cast<std::size_t>(Stage::queue)].add(queue_ns);
-    if (bpf_stages != nullptr) {
-        bpf_stages->queue.add(queue_ns);
-        bpf_stages->run.add(run_ns);
-    }
-    stages[static_cast<std::size_t>(Stage::run)].add(run_ns);
-    if (run.copy_ticks > 0) stages[static_cast<std::size_t>(Stage::copy)].add(ns(run.copy_ticks));
-    const std::uint64_t average = version.run_ns.load(std::memory_order_relaxed);
-    const std::uint64_t next = average == 0 ? run_ns / share : (average * 7 + run_ns / share) / 8;
-    version.run_ns.store(static_cast<std::uint32_t>(std::min<std::uint64_t>(next, UINT32_MAX)), std::memory_order_relaxed);
 }
 
 }  // namespace teal

@@ -4,6 +4,11 @@
 // Whoever has news (the control thread: a session came, a version was loaded, quit) posts a small function to
 // the inbox and wakes the loop, which applies it between two requests. A request that arrives before the news of
 // its session waits for it, but only when the pool region says that the host really opened that session.
+//
+// A request that has begun is a Begun: all that its run needs until it ends. Usually it lives on the stack of execute(). One whose kernel can
+// be preempted may leave in the middle; its Begun is then kept here while its record is queued again (suspended.cpp), and only this worker can
+// go on with it. Nothing that it uses (its slot, its session, a region of its tensors, its kernel) is given up before it ends: news of that
+// kind wait.
 #pragma once
 
 #include <atomic>
@@ -11,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +24,9 @@
 #include "host/batch.hpp"
 #include "host/chain.hpp"
 #include "host/pool.hpp"
+#include "kernel/fiber.hpp"
 #include "kernel/kernel.hpp"
+#include "kernel/preemptor.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
@@ -43,6 +51,7 @@ public:
     void unbind(std::uint32_t version_line, std::uint32_t generation);
     // An agent's regions; takes both descriptors, also when it throws. `link`: what it costs to reach them, or null.
     void add_seat(int view_fd, int desk_fd, std::shared_ptr<Link> link = nullptr);
+    void decide_inline(std::shared_ptr<Policy> policy);  // Pool::decide_inline()
     void drop_seat(std::uint32_t seat, std::uint32_t incarnation);  // told as dropped: "seat"
     // A recording, of what this worker does; null: none (told as dropped: "trace").
     void set_trace(std::shared_ptr<Trace> trace);
@@ -56,12 +65,15 @@ public:
     std::function<void(const char* what, std::uint32_t index, std::uint32_t epoch)> on_dropped;
     // Called by the loop for a request whose input was spilled by another; set before run().
     FetchSpill fetch_spill;
+    // Called by the loop, under the role, when a request has left this worker in the middle: its record is queued again, `suspended`.
+    // How: at a yield point of its own, or taken. ran_ns: on the core so far. Set before run().
+    enum class Left : std::uint8_t { yielded, preempted };
+    std::function<void(std::uint32_t record, Left how, std::uint64_t ran_ns)> on_left;
 
     [[nodiscard]] Pool& pool() noexcept { return *pool_; }
 
-    void fetch_path(std::uint32_t record, const Ending& ending) const noexcept;
-
 private:
+    void fetch_path(std::uint32_t record, const Ending& ending) const noexcept;
     struct Slot {  // what is prepared for one slot of one session
         std::uint32_t stamp = 0;
         std::uint32_t region = 0;
@@ -69,6 +81,7 @@ private:
         std::uint32_t version_line = nobody;
         std::uint32_t generation = 0;
         bool known = false;          // the descriptor is that of the stamp
+        bool begun = false;          // a request of it has left and not ended: nothing here may change
         Descriptor descriptor;
         Chain chain;                 // its inputs that are outputs of others
         std::unique_ptr<Binding> binding;
@@ -81,6 +94,28 @@ private:
         std::uint32_t generation = 0;
         std::shared_ptr<Kernel> kernel;
     };
+    struct Begun {  // a request that has begun
+        std::uint32_t record = 0;
+        std::uint32_t version_line = 0;
+        std::uint32_t slot_index = 0;
+        std::uint32_t generation = 0;        // of its completion line
+        CompletionLine* line = nullptr;
+        Worker* worker = nullptr;
+        Session* session = nullptr;
+        Slot* slot = nullptr;                // null: it cannot run, and `ending` says why
+        Ending ending;
+        Run run;
+        std::uint64_t submitted = 0;
+        bool told = false;                   // its client has the answer already
+        bool ok = false;                     // what its kernel said
+        std::uint64_t left_at = 0;           // ticks
+        std::unique_ptr<Fiber> fiber;        // of a kernel that can be left anywhere
+        bool answer();
+    };
+    struct Postponed {  // news that wait for requests that have left
+        std::function<bool(const Begun&)> of;
+        std::function<void(Worker&)> news;
+    };
 
     void post_session(std::shared_ptr<SessionMap> map);
     void apply_inbox();
@@ -88,6 +123,8 @@ private:
     void show_core() noexcept;
     void drop_bindings(std::uint32_t version_line);
     void forget_session(std::uint32_t session, std::uint32_t epoch);
+    void forget_region(std::uint32_t session, std::uint32_t epoch, std::uint32_t id);
+    [[nodiscard]] static bool uses(const Slot& slot, std::uint32_t region) noexcept;
     std::uint32_t take();
     void wait();
     void tell_wanted();
@@ -96,7 +133,35 @@ private:
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_ready() const noexcept;
+    // begun.cpp
     void execute(std::uint32_t record);
+    bool begin(Begun& begun, std::uint32_t record);
+    void run_through(Begun& begun);
+    void settle(Begun& begun);
+    void count_overrun(const Begun& begun) noexcept;
+    // suspended.cpp
+    [[nodiscard]] bool may_leave(const Binding& binding, std::uint32_t record);
+    [[nodiscard]] std::uint64_t slice_ns(std::uint32_t record) const noexcept;
+    [[nodiscard]] std::uint64_t timer_ns(std::uint32_t record) const noexcept;
+    [[nodiscard]] bool goes_on_by_itself() const noexcept { return !suspended_records_.empty() && pool_->goes_on(suspended_records_); }
+    void watch_asks();
+    [[nodiscard]] std::span<const std::uint32_t> resumable() const noexcept { return suspended_records_; }
+    [[nodiscard]] Preemptor& preemptor();
+    void run_leaving(std::unique_ptr<Begun> begun);
+    void run_pieces(std::unique_ptr<Begun> begun);
+    bool run_piece(Begun& begun);
+    [[nodiscard]] bool yields_now(Begun& begun);
+    [[nodiscard]] bool is_wanted(const Begun& begun) const noexcept;
+    [[nodiscard]] bool wanted_now() const noexcept;
+    [[nodiscard]] bool is_over(const Begun& begun) const noexcept;
+    [[nodiscard]] bool must_go(const Begun& begun);
+    void suspend(std::unique_ptr<Begun> begun);
+    void go_on(std::uint32_t record);
+    std::unique_ptr<Begun> take_suspended(std::size_t at);
+    void shed();
+    void drop(std::unique_ptr<Begun> begun, Reason reason);
+    void when_unused(std::function<bool(const Begun&)> of, std::function<void(Worker&)> news);
+    void retry_postponed();
     // together.cpp
     struct Member {
         std::uint32_t record = 0;
@@ -143,6 +208,14 @@ private:
     std::vector<std::uint32_t> company_;     // taken together with the record that take() returned
     std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()
     std::vector<std::pair<std::uint32_t, std::uint32_t>> leaving_;  // (session, epoch) dropped while it was served
+
+    std::unique_ptr<Preemptor> preemptor_;   // since it was first needed
+    std::shared_ptr<HostSeat> watched_seat_; // whose asks to leave it believes
+    const Begun* running_ = nullptr;         // the piece that runs
+    Fibers fibers_;
+    std::vector<std::unique_ptr<Begun>> suspended_;   // that have left
+    std::vector<std::uint32_t> suspended_records_;    // theirs, in the same order
+    std::vector<Postponed> postponed_;
 
     std::mutex inbox_mutex_;                 // guards inbox_
     std::vector<std::function<void(Worker&)>> inbox_;

@@ -1,5 +1,6 @@
 #include "kernel/preemptor.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -20,7 +21,8 @@ namespace teal {
 namespace {
 
 constexpr int signal_number = SIGURG;
-constexpr std::uint64_t again_ns = 10'000;     // found in another handler: looks again so much later
+constexpr std::int64_t again_ns = 10'000;      // found in another handler: looks again so much later
+constexpr std::int64_t latest_ns = 50'000;     // more than that was something else's doing
 constexpr std::uint32_t most_calls = 4096;     // of an agent that names nothing that runs
 constexpr std::uint32_t most_threads = 64;     // with a Preemptor, in one process
 
@@ -138,7 +140,7 @@ void Preemptor::arm(std::uint64_t slice_ns, bool timer) noexcept {
     slice_ = ns_to_ticks(static_cast<std::int64_t>(slice_ns));
     slice_end_ = now + slice_;
     if (!timer || (armed_until_ > now && armed_until_ <= slice_end_)) return;  // the handler sets it again
-    set_timer(slice_ns);
+    set_timer(slice_);
 }
 
 void Preemptor::disarm() noexcept {
@@ -149,12 +151,28 @@ void Preemptor::disarm() noexcept {
     armed_until_ = 0;
 }
 
-void Preemptor::set_timer(std::uint64_t ns) noexcept {
+void Preemptor::set_timer(std::uint64_t ticks_from_now) noexcept {
+    // Half of the time is the thread's in any case: a handler that is called before the thread has gone on learns only how long itself takes.
+    start_timer(ticks_from_now - std::min(lateness_, ticks_from_now / 2));
+}
+
+void Preemptor::start_timer(std::uint64_t value) noexcept {
+    const auto ns = static_cast<std::uint64_t>(ticks_to_ns(value));
     itimerspec time{};
     time.it_value.tv_sec = static_cast<time_t>(ns / 1'000'000'000);
     time.it_value.tv_nsec = static_cast<long>(ns % 1'000'000'000);
-    armed_until_ = ticks() + ns_to_ticks(static_cast<std::int64_t>(ns));
+    goes_off_ = ticks() + value;
+    armed_until_ = goes_off_ + lateness_;
     ::timer_settime(timer_, 0, &time, nullptr);
+}
+
+// In the handler of the timer, as soon as can be.
+void Preemptor::learn() noexcept {
+    const std::uint64_t now = ticks();
+    const std::uint64_t late = std::min(now > goes_off_ ? now - goes_off_ : 0, ns_to_ticks(latest_ns));
+    // Down soon, up slowly: what came late for once says little.
+    if (late < lateness_) lateness_ -= (lateness_ - late) / 4;
+    else lateness_ += (late - lateness_) / 16;
 }
 
 bool Preemptor::go(Fiber& fiber) noexcept {
@@ -174,12 +192,14 @@ void Preemptor::on_signal(int, siginfo_t* info, void* context) noexcept {
 
 void Preemptor::notice(const siginfo_t& info, bool elsewhere) noexcept {
     ++signals_;
-    if (info.si_code == SI_TIMER || (armed_until_ != 0 && ticks() >= armed_until_)) armed_until_ = 0;
+    if (info.si_code == SI_TIMER && armed_until_ != 0) learn();
+    if (info.si_code == SI_TIMER) armed_until_ = 0;
     if (info.si_code != SI_TIMER)
         for (std::uint32_t seat = 0; seat < most_seats; ++seat) hear(seat);
     if (!inside_.load(std::memory_order_relaxed) || elsewhere) {
         noted_.store(true, std::memory_order_relaxed);
-        if (elsewhere && slice_end_ != 0) set_timer(again_ns);
+        // Not as early as it could be: what is in that other handler has to come to its end between two looks.
+        if (elsewhere && slice_end_ != 0) start_timer(ns_to_ticks(again_ns));
         return;
     }
     consider();
@@ -207,13 +227,13 @@ bool Preemptor::must_leave() noexcept {
     if (is_asked()) return true;
     if (slice_end_ == 0) return false;
     const std::uint64_t now = ticks();
-    if (now < slice_end_) {
-        if (armed_until_ == 0) set_timer(static_cast<std::uint64_t>(ticks_to_ns(slice_end_ - now)) + 1);
+    if (now + slice_ / 16 < slice_end_) {  // less than that is not worth another timer
+        if (armed_until_ == 0) set_timer(slice_end_ - now);
         return false;
     }
     if (wanted != nullptr && !wanted(wanted_context)) {
         slice_end_ = now + slice_;
-        set_timer(static_cast<std::uint64_t>(ticks_to_ns(slice_)));
+        set_timer(slice_);
         return false;
     }
     return true;
@@ -245,6 +265,18 @@ bool Preemptor::is_asked() noexcept {
 void Preemptor::watch(std::uint32_t seat, const std::atomic<std::uint64_t>* word) noexcept {
     refused_[seat] = 0;
     words_[seat] = word;
+}
+
+bool Preemptor::listens() const noexcept {
+    for (const auto* word : words_)
+        if (word != nullptr) return true;
+    return false;
+}
+
+bool Preemptor::is_rung() const noexcept {
+    for (std::uint32_t seat = 0; seat < most_seats; ++seat)
+        if (words_[seat] != nullptr && pipes_[seat] < 0) return false;
+    return true;
 }
 
 bool Preemptor::listen(std::uint32_t seat, int fd, std::string& why) {

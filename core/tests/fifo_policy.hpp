@@ -1,6 +1,7 @@
 // The smallest policy that does: one queue, first come, first served. For tests of what is around it.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 
 #include "agents/policy.hpp"
@@ -46,6 +47,16 @@ public:
     unsigned ahead = 1;
     std::uint64_t news = 0, done = 0, departed = 0;
     Outcome last_refusal = Outcome::complete;
+};
+
+// The more urgent one goes first, and nothing is decided before it has to be: what the default order would do, but for sessions' fair shares.
+class ByPriority final : public Fifo {
+public:
+    ByPriority() { ahead = 0; }
+    Decision pick(PolicyWorker& worker, std::uint64_t now) override {
+        std::stable_sort(queue.begin(), queue.end(), [](const PolicyRequest* a, const PolicyRequest* b) { return a->priority > b->priority; });
+        return Fifo::pick(worker, now);
+    }
 };
 
 }  // namespace teal::tests

@@ -60,7 +60,7 @@ struct GatedPool : SmallPool {
     void taken(unsigned waiting) {
         until([&] {
             sweeper.tick();
-            return pool->queued() == waiting;
+            return pool->queued() + pool->offered() == waiting;
         });
     }
     std::unique_ptr<ClientSlot> note(const Client& client, std::int64_t value, std::int32_t priority = 0, std::uint64_t deadline = 0) {

@@ -138,7 +138,7 @@ void a_slice_of_20_us(Thread& t) {
         CHECK(!t.preemptor.go(fiber));
         took.push_back(static_cast<std::uint64_t>(ticks_to_ns(ticks() - start)));
     }
-    CHECK(*std::min_element(took.begin(), took.end()) >= 19'000);  // never early; 5 % for the two clocks
+    CHECK(*std::min_element(took.begin(), took.end()) >= 18'000);  // a sixteenth early at most, and two clocks
     std::sort(took.begin(), took.end());
     std::printf("slices of 20 us: p50 %.1f us, p99 %.1f us\n", static_cast<double>(took[took.size() / 2]) / 1000,
                 static_cast<double>(took[took.size() * 99 / 100]) / 1000);
@@ -339,7 +339,7 @@ void other_handlers_end_first(Thread& t) {
     Fiber fiber;
     fiber.prepare(spin, &one);
     int inside = 0;
-    for (int i = 0; i < scaled(300, 20); ++i) {
+    for (int i = 0; i < scaled(300, 20) || handled == 0; ++i) {
         t.preemptor.arm(20'000);
         CHECK(!t.preemptor.go(fiber));
         inside += in_handler.load();
@@ -348,7 +348,6 @@ void other_handlers_end_first(Thread& t) {
         CHECK(::sigismember(&blocked, SIGUSR1) == 0);
     }
     CHECK_EQ(inside, 0);
-    CHECK(handled.load() > 0);
     over = true;
     stop = true;
     t.preemptor.arm(0);

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+import enum
 from typing import Any
 
 
@@ -548,6 +549,8 @@ class Sweeper:
 
     def set_batching(self, rows: int, delay_ns: int) -> None: ...
 
+    def set_quantum(self, ns: int) -> None: ...
+
     def limit_running(self, model: int, most: int) -> None: ...
 
     def repairs(self) -> int: ...
@@ -593,6 +596,10 @@ KERNEL_PURE: int = 1
 KERNEL_IDEMPOTENT: int = 2
 
 KERNEL_BATCHES: int = 8
+
+KERNEL_PREEMPTIBLE: int = 16
+
+KERNEL_YIELDS: int = 32
 
 MAX_BATCH: int = 256
 
@@ -708,7 +715,8 @@ class Worker:
 
     def set_kernel(self, line: int, generation: int, kernel: object, spill: object) -> None: ...
 
-    def set_builtin(self, line: int, generation: int, name: str) -> None: ...
+    def set_builtin(self, line: int, generation: int, name: str) -> str:
+        """How its requests can be preempted: none, yields or anywhere."""
 
     def set_systems(self, line: int, generation: int, fd: int) -> str:
         """Name of the load that the sealed file holds. Raises InvalidArgument."""
@@ -736,6 +744,9 @@ class Worker:
 
     def add_seat(self, view_fd: int, desk_fd: int, link: str) -> None:
         """Takes the descriptors."""
+
+    def decide_inline(self, policy: Policy) -> None:
+        """The policy is called in this worker, the pool's only one, from now on."""
 
     def drop_seat(self, seat: int, incarnation: int) -> None: ...
 
@@ -1133,6 +1144,354 @@ def parse_flag(setting: str, value: str) -> bool: ...
 def show_time(ns: int) -> str: ...
 
 def show_weight(thousandths: int) -> str: ...
+
+class Spread(enum.Enum):
+    fixed = 0
+
+    exponential = 1
+
+    lognormal = 2
+
+class SimType:
+    def __init__(self) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @name.setter
+    def name(self, arg: str, /) -> None: ...
+
+    @property
+    def share(self) -> float: ...
+
+    @share.setter
+    def share(self, arg: float, /) -> None: ...
+
+    @property
+    def spread(self) -> Spread: ...
+
+    @spread.setter
+    def spread(self, arg: Spread, /) -> None: ...
+
+    @property
+    def mean_ns(self) -> int: ...
+
+    @mean_ns.setter
+    def mean_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def sigma(self) -> float: ...
+
+    @sigma.setter
+    def sigma(self, arg: float, /) -> None: ...
+
+    @property
+    def sessions(self) -> int: ...
+
+    @sessions.setter
+    def sessions(self, arg: int, /) -> None: ...
+
+    @property
+    def priority(self) -> int: ...
+
+    @priority.setter
+    def priority(self, arg: int, /) -> None: ...
+
+    @property
+    def deadline_ns(self) -> int: ...
+
+    @deadline_ns.setter
+    def deadline_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def preemptible(self) -> bool: ...
+
+    @preemptible.setter
+    def preemptible(self, arg: bool, /) -> None: ...
+
+    @property
+    def yields(self) -> bool: ...
+
+    @yields.setter
+    def yields(self, arg: bool, /) -> None: ...
+
+class SimFaults:
+    def __init__(self) -> None: ...
+
+    @staticmethod
+    def all() -> SimFaults: ...
+
+    @property
+    def agent_dies(self) -> float: ...
+
+    @agent_dies.setter
+    def agent_dies(self, arg: float, /) -> None: ...
+
+    @property
+    def agent_freezes(self) -> float: ...
+
+    @agent_freezes.setter
+    def agent_freezes(self, arg: float, /) -> None: ...
+
+    @property
+    def agent_slow(self) -> float: ...
+
+    @agent_slow.setter
+    def agent_slow(self, arg: float, /) -> None: ...
+
+    @property
+    def link_slow(self) -> float: ...
+
+    @link_slow.setter
+    def link_slow(self, arg: float, /) -> None: ...
+
+    @property
+    def upgrades(self) -> float: ...
+
+    @upgrades.setter
+    def upgrades(self, arg: float, /) -> None: ...
+
+    @property
+    def worker_dies(self) -> float: ...
+
+    @worker_dies.setter
+    def worker_dies(self, arg: float, /) -> None: ...
+
+    @property
+    def overflows(self) -> float: ...
+
+    @overflows.setter
+    def overflows(self, arg: float, /) -> None: ...
+
+    @property
+    def garbles(self) -> float: ...
+
+    @garbles.setter
+    def garbles(self, arg: float, /) -> None: ...
+
+    @property
+    def restates(self) -> float: ...
+
+    @restates.setter
+    def restates(self, arg: float, /) -> None: ...
+
+    @property
+    def priorities(self) -> float: ...
+
+    @priorities.setter
+    def priorities(self, arg: float, /) -> None: ...
+
+    @property
+    def cancels(self) -> float: ...
+
+    @cancels.setter
+    def cancels(self, arg: float, /) -> None: ...
+
+    @property
+    def lost_wakeups(self) -> float: ...
+
+    @lost_wakeups.setter
+    def lost_wakeups(self, arg: float, /) -> None: ...
+
+class SimSpec:
+    def __init__(self) -> None: ...
+
+    @staticmethod
+    def any_run(seed: int) -> SimSpec:
+        """A short run of anything, by its seed."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @workers.setter
+    def workers(self, arg: int, /) -> None: ...
+
+    @property
+    def records(self) -> int: ...
+
+    @records.setter
+    def records(self, arg: int, /) -> None: ...
+
+    @property
+    def ring(self) -> int: ...
+
+    @ring.setter
+    def ring(self, arg: int, /) -> None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @seed.setter
+    def seed(self, arg: int, /) -> None: ...
+
+    @property
+    def faults(self) -> SimFaults: ...
+
+    @faults.setter
+    def faults(self, arg: SimFaults, /) -> None: ...
+
+    @property
+    def link_ns(self) -> int: ...
+
+    @link_ns.setter
+    def link_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def agent_step_ns(self) -> int: ...
+
+    @agent_step_ns.setter
+    def agent_step_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def agent_event_ns(self) -> int: ...
+
+    @agent_event_ns.setter
+    def agent_event_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def worker_ns(self) -> int: ...
+
+    @worker_ns.setter
+    def worker_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def preempt_ns(self) -> int: ...
+
+    @preempt_ns.setter
+    def preempt_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def poll_ns(self) -> int: ...
+
+    @poll_ns.setter
+    def poll_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def watchdog_ns(self) -> int: ...
+
+    @watchdog_ns.setter
+    def watchdog_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def max_wait_ns(self) -> int: ...
+
+    @max_wait_ns.setter
+    def max_wait_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def types(self) -> list[SimType]: ...
+
+    @types.setter
+    def types(self, arg: Sequence[SimType], /) -> None: ...
+
+    @property
+    def load(self) -> float: ...
+
+    @load.setter
+    def load(self, arg: float, /) -> None: ...
+
+    @property
+    def requests(self) -> int: ...
+
+    @requests.setter
+    def requests(self, arg: int, /) -> None: ...
+
+    def add_arrival(self, at_ns: int, type: int, service_ns: int) -> None: ...
+
+class SimTypeResult:
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def done(self) -> int: ...
+
+    @property
+    def missed(self) -> int: ...
+
+    def percentile(self, p: float) -> int:
+        """Nanoseconds from arrival to end; p of 0 to 100."""
+
+    def latencies(self) -> bytes:
+        """uint64 nanoseconds, ascending."""
+
+class SimResult:
+    @property
+    def types(self) -> list[SimTypeResult]: ...
+
+    @property
+    def arrived(self) -> int: ...
+
+    @property
+    def done(self) -> int: ...
+
+    @property
+    def cancelled(self) -> int: ...
+
+    @property
+    def expired(self) -> int: ...
+
+    @property
+    def turned_away(self) -> int: ...
+
+    @property
+    def reruns(self) -> int: ...
+
+    @property
+    def preempted(self) -> int: ...
+
+    @property
+    def yielded(self) -> int: ...
+
+    @property
+    def events(self) -> int: ...
+
+    @property
+    def messages(self) -> int: ...
+
+    @property
+    def decisions(self) -> int: ...
+
+    @property
+    def moved(self) -> int: ...
+
+    @property
+    def refused(self) -> int: ...
+
+    @property
+    def rescans(self) -> int: ...
+
+    @property
+    def fallbacks(self) -> int: ...
+
+    @property
+    def upgrades(self) -> int: ...
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def longest_gap_ns(self) -> int: ...
+
+    @property
+    def local(self) -> int: ...
+
+    @property
+    def virtual_ns(self) -> int: ...
+
+    @property
+    def busy_ns(self) -> int: ...
+
+    @property
+    def policy_error(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> int: ...
+
+    @property
+    def violations(self) -> list[str]: ...
+
+def simulate(spec: SimSpec, make: Callable[[], Policy]) -> SimResult:
+    """Plays it. `make` gives the policy of each agent that comes."""
 
 class AgentLoop:
     """The mechanism around a policy, at one seat: core/agents/agent.hpp."""

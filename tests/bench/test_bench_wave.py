@@ -15,7 +15,7 @@ from teal.bench import machine
 from teal.bench.lanes import LaneError
 from teal.bench.report import Report
 from teal.bench.wave import ablation, bench, costs, latency, loads, nets, plot, rocks, saturation
-from teal.bench.wave.mode import Mode
+from teal.bench.wave.mode import Mode, inline, offloaded
 from teal.bench.wave.stage import Block, Cores, Plan, Stage, loss
 from teal.cli.bench import command
 
@@ -181,6 +181,29 @@ def test_a_pool_without_an_agent_answers_an_open_load(stage: Stage) -> None:
     assert len(short) > 90
     assert short.min() >= loads.SHORT_US * 1e3
     assert (long >= loads.LONG_US * 1e3).all()
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [inline("fifo", "fifo"), inline("shinjuku", "shinjuku:quantum=50us"), offloaded("fifo", "fifo", "shm"),
+     offloaded("shinjuku", "shinjuku:quantum=50us", "pcie"), offloaded("none", "fifo", "pcie:tricks=off")],
+    ids=lambda mode: mode.name,
+)  # fmt: skip
+def test_a_policy_serves_wherever_it_runs(stage: Stage, mode: Mode) -> None:
+    with stage.driver(mode) as lane:
+        saturated = stage.block(lane, loads.bimodal(), 300, 3)
+        paced = stage.block(lane, loads.bimodal(), 100, 4, rate=2_000.0)
+    assert len(saturated.latency_ns) == 300
+    assert paced.of(0).min() >= loads.SHORT_US * 1e3
+
+
+def test_what_a_seat_costs_is_measured(stage: Stage) -> None:
+    costs.measure(stage)
+    rows = {row.name: row for row in stage.report.rows}
+    assert set(costs.ROWS) <= set(rows)
+    assert all(rows[name].n == TINY.tries for name in costs.ROWS)
+    assert {bar.id for bar in stage.report.bars} == set(costs.PROMISES)
+    assert all(bar.value is not None for bar in stage.report.bars)
 
 
 def test_rocksdb_is_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

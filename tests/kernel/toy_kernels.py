@@ -345,7 +345,7 @@ async def later(x: Any) -> Any:
     return x
 
 
-def one_by_one(x: Any) -> Any:
+async def one_by_one(x: Any) -> Any:
     yield x
 
 

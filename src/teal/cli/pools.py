@@ -13,7 +13,7 @@ _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch", "agent_core")
 _SIZES = ("bytes", "memory", "agent_memory")
 _SETTINGS = (
-    "workers, idle, threads, cores, memory, keep, spares, batch, delay, bytes, in-flight, slots, policy (its "
+    "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, bytes, in-flight, slots, policy (its "
     "settings parted by semicolons), link, agent-core, placement, max-wait, local-fast-path and agent-memory"
 )
 
@@ -81,4 +81,4 @@ def _value(name: str, text: str) -> Any:
         if text not in ("yes", "no"):
             raise click.BadParameter(f"{name}={text[:80]!r}, expected yes or no", param_hint="--pool")
         return text == "yes"
-    return text  # idle, delay, or what there is not: the host's own check says so
+    return text  # idle, delay, quantum, or what there is not: the host's own check says so

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from teal.agents.spec import make
 from teal.errors import Busy, InvalidArgument, NotFound, PeerDied, TealError
 from teal.host import policy_spec
 from teal.host.agent_options import AgentOptions, agent_options
@@ -187,8 +188,23 @@ class Agents:
     async def start_configured(self) -> None:
         """Those that the pools' settings ask for. Raises what is wrong with one of them."""
         for name, pool in self._pools.items():
-            if pool.settings.policy:
+            if pool.settings.policy and not self._inline(name, pool):
                 await self.start([name], [pool.settings.policy], pool.settings.agent)
+
+    def _inline(self, name: str, pool: Pool) -> bool:
+        """``inline=1``: the policy is called in the pool's worker. False: it is not asked for."""
+        spec = policy_spec.parse(pool.settings.policy)
+        asked = spec.settings.pop("inline", "0")
+        if asked == "0":
+            return False
+        if asked != "1" or pool.settings.workers != 1 or spec.custom:
+            raise InvalidArgument(
+                f"{pool.settings.policy!r} of pool {name!r}: with inline=1 expected a shipped policy and one worker",
+                path="$.policy",
+            )
+        make(spec.target, spec.class_name, spec.settings)  # what is wrong with it is said here
+        pool.seat.decide_inline(str(spec))
+        return True
 
     # ---- what people ask -------------------------------------------------------------------------------------------
 

@@ -112,9 +112,11 @@ class Host:
     batch, delay: requests of models whose inputs and outputs all begin with one symbolic dimension run together, up to
     so many rows; the first of them waits at most ``delay`` ("1ms", or seconds; 0: only what waits already). Their
     models compute each row by itself, or this makes them wrong.
+    quantum: time that a request has ("50us", or seconds; at least 20us) before it gives way to others that are as
+    urgent, if its kernel can be preempted (docs/preemption.md); 0: it runs to its end.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
-    idle, threads, cores, memory, keep, spares, batch, delay, and a client's bytes, in_flight and slots; what a pool
-    does not say is as above. Each has workers, memory and sessions of its own.
+    idle, threads, cores, memory, keep, spares, batch, delay, quantum, and a client's bytes, in_flight and slots; what
+    a pool does not say is as above. Each has workers, memory and sessions of its own.
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
@@ -148,6 +150,7 @@ class Host:
         spares: int = 0,
         batch: int = 1,
         delay: str | float = 0,
+        quantum: str | float = 0,
         policy: str | None = None,
         link: str | None = None,
         agent_core: int | None = None,
@@ -177,6 +180,7 @@ class Host:
                 spares=spares,
                 batch=batch,
                 delay=delay,
+                quantum=quantum,
                 agent={
                     "policy": policy,
                     "link": link,

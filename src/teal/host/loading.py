@@ -25,6 +25,7 @@ from teal.host.pool import Pool, Version
 from teal.host.snapshot import Beginning
 
 _MOST_LEAVING = 4
+_PREEMPTION = {"anywhere": _core.KERNEL_PREEMPTIBLE, "yields": _core.KERNEL_PREEMPTIBLE | _core.KERNEL_YIELDS}
 _MOST_NOTE = 600  # characters of what a client has to say of its load
 
 
@@ -257,7 +258,8 @@ class Loading:
             idempotent = loaded.pure if load.idempotent is None else load.idempotent
             flags |= _core.KERNEL_PURE * loaded.pure | _core.KERNEL_IDEMPOTENT * idempotent
             batches = takes_batches(origin.kind, pure=loaded.pure, inputs=loaded.inputs, outputs=loaded.outputs)
-            pool.sweeper.set_version_flags(line, flags | _core.KERNEL_BATCHES * batches)
+            flags |= _core.KERNEL_BATCHES * batches | _PREEMPTION.get(loaded.preemption, 0)
+            pool.sweeper.set_version_flags(line, flags)
         except DeadlineExceeded:
             pool.spawn_task(pool.undo_load(order))  # which takes until the worker that sits in it is gone
             raise
@@ -289,6 +291,7 @@ class Loading:
             memory=loaded.memory,
             takes_batches=batches and pool.settings.batch > 1,
             concurrency=load.concurrency,
+            preemption=loaded.preemption,
         )
 
     async def _beginning(self, pool: Pool, order: wire.LoadKernel, digest: str) -> Beginning:

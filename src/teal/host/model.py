@@ -230,6 +230,11 @@ class Model:
             runs_together=numbers["batches"],
             batched=numbers["batched"],
             held=numbers["held"],
+            preemptions=numbers["preemptions"],
+            yields=numbers["yields"],
+            resumed=numbers["resumed"],
+            cannot_preempt=numbers["cannot_preempt"],
+            dropped=numbers["dropped"],
             losses=mine[0]["losses"],
             note=mine[0]["note"],
         )
@@ -454,6 +459,7 @@ def info_of(described: Mapping[str, Any]) -> ModelInfo:
         "parked",
         "takes_batches",
         "concurrency",
+        "preemption",
         "snapshot",
     )
     return ModelInfo(

@@ -172,6 +172,7 @@ class Names:
             "batches": version.batches,
             "takes_batches": version.takes_batches,
             "concurrency": version.concurrency,
+            "preemption": version.preemption,
             "losses": len(version.losses),
             "note": version.note,
             "engine": version.engine,

@@ -72,6 +72,7 @@ class Version:
     used: float = 0.0  # time of the loop when it was seen to have served requests
     seen_requests: int = 0
     takes_batches: bool = False  # its requests run together
+    preemption: str = "none"  # how a request can be taken from its worker: none, yields or anywhere
     concurrency: int | None = None
     losses: list[float] = field(default_factory=list)  # times of the loop when its device kernel was lost
 
@@ -103,6 +104,7 @@ class Pool:
         self.hurry = False  # do not drain any longer
         self.sweeper = _core.Sweeper(settings.idle_ns)
         self.sweeper.set_batching(settings.batch, settings.delay_ns)
+        self.sweeper.set_quantum(settings.quantum_ns)
         self._sessions_gone = 0
         self._requests_gone = 0
         self._gone: dict[int, callers.Numbers] = {}  # what clients that have gone saw of their calls
@@ -480,6 +482,7 @@ class Pool:
             "idle_us": self.settings.idle_ns / 1000,
             "batch": self.settings.batch,
             "delay_us": self.settings.delay_ns / 1000,
+            "quantum_us": self.settings.quantum_ns / 1000,
             "threads": self.settings.threads,
             "cores": list(self.settings.cores),
             "bytes": self.limits.bytes,

@@ -86,7 +86,8 @@ class ModelInfo:
     each), or both; snapshot: bytes of the optimised form that the host keeps for other workers. Nothing of the kind for
     kernels without an engine.
     takes_batches: its requests run together in this pool; concurrency: workers that run the name at once, at most,
-    None: any number."""
+    None: any number. preemption: a request of it can be taken from its worker at any instruction ("anywhere"), at its
+    own yield points ("yields"), or runs to its end ("none"); docs/preemption.md."""
 
     name: str
     version: int
@@ -112,6 +113,7 @@ class ModelInfo:
     kept: tuple[int, ...] = ()
     takes_batches: bool = False
     concurrency: int | None = None
+    preemption: str = "none"
     snapshot: int = 0
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
@@ -155,6 +157,9 @@ class ModelStatistics:
     whose inputs came from another pool or host, and were passed on by the client's process (kept by clients).
     runs_together: runs of several requests at once; batched: requests in these. held: times that a request was passed
     over because its name ran in as many workers as ``concurrency`` allows.
+    preemptions: times a request was taken from its worker; yields: times one left it at a yield point; resumed: times
+    one went on; cannot_preempt: requests whose time was over, or that were asked to leave, and could not; dropped:
+    requests that had begun and left, and were ended (a cancel, a deadline, a client that went) before they went on.
     """
 
     requests: int
@@ -179,6 +184,11 @@ class ModelStatistics:
     runs_together: int = 0
     batched: int = 0
     held: int = 0
+    preemptions: int = 0
+    yields: int = 0
+    resumed: int = 0
+    cannot_preempt: int = 0
+    dropped: int = 0
 
     @property
     def mean_batch(self) -> float:
@@ -200,7 +210,8 @@ class WorkerStatistics:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """One pool: what it was made with, and how it does. bytes, in_flight, slots: limits of one client there; idle_us:
-    longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; threads: of
+    longest spinning; batch, delay_us: most rows that run together, and the longest wait for others; quantum_us: time
+    that a request has while others wait, if its kernel can be preempted, 0: until it ends; threads: of
     engines, None: all usable cores; cores: none when its workers are not pinned; sessions_gone, requests_gone: of
     clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
     memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
@@ -217,6 +228,7 @@ class PoolStatistics:
     slots: int
     batch: int
     delay_us: float
+    quantum_us: float
     sessions: int
     sessions_gone: int
     requests_gone: int

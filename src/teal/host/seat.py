@@ -57,6 +57,7 @@ class Seat:
         self.models: dict[int, str] = {}  # names, by index: settings of policies speak of them
         # The crew that sits here is told of new ones.
         self.on_named: Callable[[int, str], Coroutine[Any, Any, None]] | None = None
+        self._inline = ""
         self._there: list[Incarnation] = []
         self._why: dict[int, str] = {}  # by incarnation: why the core took its rights
 
@@ -82,9 +83,18 @@ class Seat:
 
     def tell(self, worker: WorkerProcess) -> None:
         """A worker that replaces another one, before it is opened."""
+        if self._inline:
+            worker.send(wire.DecideInline(self._inline))
         for incarnation in self._there:
             order = wire.AddSeat(self.index, incarnation.number, incarnation.link)
             worker.send(order, (incarnation.view, incarnation.desk))
+
+    def decide_inline(self, policy: str) -> None:
+        """A policy decides in the worker, and no agent: what agents are measured against."""
+        self._inline = policy
+        for worker in self._pool.workers:
+            if not worker.gone:
+                worker.send(wire.DecideInline(policy))
 
     def bound(self, max_wait_ns: int, local_fast_path: bool) -> None:
         """How long a request may wait for a decision, and whether one that finds an idle worker waits for none."""

@@ -1,8 +1,8 @@
 """What a host and each of its pools are made with.
 
-Theory of operation: a host's own ``workers``, ``idle``, ``threads``, ``cores``, ``batch``, ``delay`` and limits hold
-for the pool "default", and for what another pool does not say itself. Limits of a client (bytes, in_flight, slots)
-count in each pool by themselves, because a pool has memory and sessions of its own; the other limits are the host's.
+Theory of operation: a host's own ``workers``, ``idle``, ``threads``, ``cores``, ``batch``, ``delay``, ``quantum`` and
+limits hold for the pool "default", and for what another pool does not say itself. Limits of a client (bytes, in_flight,
+slots) count in each pool by themselves, because a pool has memory and sessions of its own; the others are the host's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from teal.host.repository import check_name
 DEFAULT_POOL = "default"
 _MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
 _MOST_SPARES = 8
+_SHORTEST_QUANTUM = 20_000  # ns: a preemption costs some microseconds
+_LONGEST_QUANTUM = 10_000_000_000
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
 _OF_AN_AGENT = ("policy", *agent_options.OPTIONS)
-_OF_WORKERS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay")
+_OF_WORKERS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay", "quantum")
 SETTINGS = (*_OF_WORKERS, *_OF_A_CLIENT, *_OF_AN_AGENT)
 
 
@@ -38,7 +40,8 @@ class PoolSettings:
     pinned to these (none: not pinned); limits: of a client in this pool; memory: bytes that its models may take
     (None: as many as there are); keep: replaced versions of a name that can come back; spares: workers that are
     ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
-    wait of the first of them; policy: of its agent ("": it has none), which runs as ``agent`` says."""
+    wait of the first of them; quantum_ns: time that a request has while others wait, if its kernel can be preempted
+    (0: until it ends); policy: of its agent ("": it has none), which runs as ``agent`` says."""
 
     workers: int
     idle_ns: int
@@ -50,6 +53,7 @@ class PoolSettings:
     spares: int = 0
     batch: int = 1
     delay_ns: int = 0
+    quantum_ns: int = 0
     policy: str = ""
     agent: AgentOptions = field(default_factory=AgentOptions)
 
@@ -78,6 +82,8 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
         changed["batch"] = argument.whole(given["batch"], 1, _core.MAX_BATCH, f"{path}.batch")
     if "delay" in given:
         changed["delay_ns"] = nanoseconds(given["delay"], f"{path}.delay")
+    if "quantum" in given:
+        changed["quantum_ns"] = _quantum(given["quantum"], f"{path}.quantum")
     if given.get("policy") is not None:
         text = argument.one_of(given["policy"], str, f"{path}.policy", "a policy such as shinjuku:quantum=50us")
         changed["policy"] = str(policy_spec.parse(text, f"{path}.policy")) if text else ""
@@ -86,6 +92,13 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
     if limits := {name: given[name] for name in _OF_A_CLIENT if given.get(name) is not None}:
         changed["limits"] = dataclasses.replace(base.limits, **limits)
     return dataclasses.replace(base, **changed)
+
+
+def _quantum(given: Any, path: str) -> int:
+    ns = nanoseconds(given, path)
+    if ns != 0 and not _SHORTEST_QUANTUM <= ns <= _LONGEST_QUANTUM:
+        raise InvalidArgument(f"{given!r}, expected 0 (none) or 20us to 10s", path=path)
+    return ns
 
 
 def daemon_arguments(
@@ -103,6 +116,7 @@ def daemon_arguments(
     spares: int = 0,
     batch: int = 1,
     delay: str | float = 0,
+    quantum: str | float = 0,
     agent: Mapping[str, Any] | None = None,
     cache: str | os.PathLike[str] | bool = True,
     cache_bytes: int = MOST_BYTES,
@@ -112,7 +126,7 @@ def daemon_arguments(
     _core.isa()  # raises what is wrong with TEAL_ISA, which the workers inherit
     limits = Limits() if limits is None else argument.one_of(limits, Limits, "$.limits", "teal.Limits(bytes=…, …)")
     own = {"workers": workers, "idle": idle, "threads": threads, "cores": cores, "memory": memory, "keep": keep}
-    own |= {"spares": spares, "batch": batch, "delay": delay, **(agent or {})}
+    own |= {"spares": spares, "batch": batch, "delay": delay, "quantum": quantum, **(agent or {})}
     base = pool_settings(PoolSettings(1, 0, None, (), limits), own, "$")
     made = {DEFAULT_POOL: base}
     asked = argument.mapping({} if pools is None else pools, "$.pools", "a mapping such as {'fast': {'workers': 2}}")

@@ -331,6 +331,12 @@ class AddSeat(Message, tag="add_seat"):
     link: str = "shm"
 
 
+class DecideInline(Message, tag="decide_inline"):
+    """A shipped policy decides in this worker, the pool's only one; no agent does."""
+
+    policy: str
+
+
 class DropSeat(Message, tag="drop_seat"):
     seat: int
     incarnation: int
@@ -360,6 +366,7 @@ WorkerOrder = (
     | Open
     | Adopt
     | AddSeat
+    | DecideInline
     | DropSeat
     | AddTrace
     | DropTrace
@@ -392,6 +399,7 @@ class Loaded(Message, tag="loaded"):
     engine: str = ""  # name and version of what runs it
     weights: str = ""  # where an engine keeps them
     memory: int = 0  # bytes by which the worker's own memory grew
+    preemption: str = "none"  # how its requests can be taken from their worker: none, yields or anywhere
     restored: bool = False  # it began with the snapshot that came with the order
 
 

@@ -138,6 +138,10 @@ class Control:
                 except TealError as error:  # the agent is told of what this worker does by its words alone
                     print(f"teal worker: seat {seat}: {error}", file=sys.stderr, flush=True)
                 self._tell(wire.SeatAdded(seat, incarnation))
+            case wire.DecideInline(policy):
+                from teal.agents import parse_policy
+
+                worker.decide_inline(parse_policy(policy))
             case wire.DropSeat(seat, incarnation):
                 worker.drop_seat(seat, incarnation)
             case wire.AddTrace():
@@ -194,7 +198,7 @@ class Control:
         own = order.has_file + order.sealed  # those behind are the snapshot's
         if order.kernel == "builtin":
             name, (report.inputs, report.outputs, report.pure) = builtin(order.source)
-            self._worker.set_builtin(order.line, order.generation, name)
+            report.preemption = self._worker.set_builtin(order.line, order.generation, name)
             return
         if order.kernel == "systems":
             self._make_systems(order, fd, report)
@@ -221,6 +225,7 @@ class Control:
         # Of engines; other kernels do not have these.
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
         report.note, report.restored = getattr(kernel, "note", ""), getattr(kernel, "restored", False)
+        report.preemption = getattr(kernel, "preemption", "none")
         with self._taking_up:
             self._kernels[order.line, order.generation] = kernel
             if self.worker is not None:

@@ -11,13 +11,17 @@ unload. A signature makes shapes known before the run, catches mistakes at the c
 Without one, inputs are the callable's parameters, of any dtype and shape (those with a default may be left out), and
 there is one output, ``output``. A function may have effects: it is never run again after a worker died, nor run after a
 successful cancel(), unless it was loaded as idempotent.
+
+A generator function answers with what it *returns*; what it yields means nothing. Each yield is a place where the
+request may leave its worker to others and go on later, in the same process: in between, others run there, of the same
+function too. It is closed (GeneratorExit at the yield, ``finally`` blocks run) when its request ends before it does.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -98,9 +102,10 @@ def _found(reference: str) -> Callable[..., Any]:
     if not callable(found):
         raise InvalidArgument(f"{reference!r} is {type(found).__name__}, expected a function or a class with __call__")
     code = found if inspect.isroutine(found) else type(found).__call__
-    if inspect.iscoroutinefunction(code) or inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
         raise InvalidArgument(
-            f"{reference!r} is a coroutine or generator, expected a function that returns its outputs"
+            f"{reference!r} is a coroutine or async generator, expected a function that returns its outputs, or a "
+            "generator function"
         )
     return found  # type: ignore[no-any-return]
 
@@ -111,6 +116,9 @@ class FunctionKernel:
     def __init__(self, source: Source) -> None:
         self._function = _found(source.reference)
         self._by_place: list[str] = []  # parameters that cannot be given by name
+        function = self._function
+        yields = inspect.isgeneratorfunction(function if inspect.isroutine(function) else type(function).__call__)
+        self.preemption = "yields" if yields else "none"
         declared = getattr(self._function, "__teal_signature__", None) or getattr(
             type(self._function).__call__, "__teal_signature__", None
         )
@@ -146,7 +154,7 @@ class FunctionKernel:
             specs.append(Spec(parameter.name, optional=parameter.default is not parameter.empty))
         return specs
 
-    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
+    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome | Generator[Any, None, Outcome]]:
         extents = check_inputs(self.inputs, slot)
         given = [(spec.name, t) for spec, t in zip(self.inputs, slot.inputs, strict=True) if t is not None]
         views = {name: tensor.numpy() for name, tensor in given if tensor.dtype != "BYTES"}
@@ -154,17 +162,23 @@ class FunctionKernel:
         texts: list[tuple[str, Tensor]] = [(name, tensor) for name, tensor in given if tensor.dtype == "BYTES"]
         function = self._function
 
-        def run() -> Outcome:
+        def called() -> Any:
             for name, tensor in texts:
                 slot.count_copy_in(tensor.nbytes)
                 views[name] = tensor.numpy()
             if not self._by_place:
-                return self._ordered(function(**views), extents)
+                return function(**views)
             named = dict(views)
             placed = [named.pop(name) for name in self._by_place if name in named]
-            return self._ordered(function(*placed, **named), extents)
+            return function(*placed, **named)
 
-        return run
+        def run() -> Outcome:
+            return self._ordered(called(), extents)
+
+        def steps() -> Generator[Any, None, Outcome]:
+            return self._ordered((yield from called()), extents)
+
+        return steps if self.preemption == "yields" else run
 
     def _ordered(self, returned: Any, extents: Mapping[str, int]) -> list[Any]:
         names = [spec.name for spec in self.outputs]

@@ -4,14 +4,16 @@ A kernel is one loaded model version inside one worker. ``bind(slot)`` is called
 again when the slot's shapes or places change) and returns a callable that runs the request in place; whatever can be
 prepared for these addresses and shapes is prepared there. The callable takes nothing and returns ``None`` when every
 output was written in place, or a list with one entry per output: an array, ``(shape, packed bytes)`` for BYTES, or
-``None`` for "in place". Everything runs in the worker's one thread. What ``bind`` raises becomes InvalidArgument at the
-caller, what the callable raises KernelFailed, with type and text.
+``None`` for "in place". A kernel whose ``preemption`` is "yields" may return a generator instead, which returns that:
+wherever it yields, the request may leave the worker, and go on there later or be closed. Everything runs in the
+worker's one thread. What ``bind`` raises becomes InvalidArgument at the caller, what the callable raises KernelFailed,
+with type and text.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,7 +33,7 @@ class Kernel(Protocol):
     outputs: list[Spec]
     pure: bool
 
-    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome] | None:
+    def bind(self, slot: WorkerSlot) -> Callable[[], Outcome | Generator[Any, None, Outcome]] | None:
         """The callable that runs a request of this slot; of a device model, None: the core's own kernel does.
 
         Raises InvalidArgument when its tensors do not suit.
