@@ -346,7 +346,10 @@ bool AgentLoop::stage(Place& place, const Decision& decision, std::uint32_t obje
 
 // True: it got something.
 bool AgentLoop::decide_for(Place& place) {
-    if (seat_->room(place.view.index) == 0) return false;  // what was withdrawn lies there until its worker looks
+    if (seat_->room(place.view.index) == 0) {  // what was withdrawn lies there until its worker looks, and nobody says when it has
+        crowded_ = true;
+        return false;
+    }
     const Decision decision = policy_->pick(place.view, now_);
     if (decision.request == nullptr) return (decision.run_flags & run_local_default) != 0 && stage(place, decision, no_object);
     const PolicyRequest& request = *decision.request;
@@ -360,9 +363,9 @@ bool AgentLoop::decide_for(Place& place) {
 
 bool AgentLoop::decide() {
     bool any = false;
-    dirty_ = false;
+    crowded_ = false;
     if (waiting_ > 0 && policy_->has_work()) {
-        for (std::size_t i = idle_.size(); i-- > 0;)
+        for (std::size_t i = idle_.size(); i-- > 0 && waiting_ > 0;)
             if (i < idle_.size()) any = decide_for(places_[idle_[i]]) || any;
         for (std::size_t i = room_.size(); i-- > 0;) {
             if (i >= room_.size()) continue;
@@ -371,7 +374,7 @@ bool AgentLoop::decide() {
         }
     }
     if (!idle_.empty() && !behind_.empty() && policy_->moves()) move_waiting();
-    dirty_ = false;
+    dirty_ = crowded_;
     return any;
 }
 

@@ -136,6 +136,7 @@ private:
     unsigned depth_ = 1;
     bool online_ = false;
     bool dirty_ = false;                       // something changed since the policy was asked last
+    bool crowded_ = false;                     // a worker was passed over, as its slots were all taken
     std::uint64_t settings_ = 0;
     AgentFigures figures_;
     std::uint64_t quiet_since_ = 0;            // of run(): when there was nothing to do for the first time; 0: there is

@@ -163,6 +163,10 @@ void AgentSeat::ring() noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (const std::uint32_t worker : rings_) {
         workers_[worker].to_ring = 0;
+        if (collected_ != nullptr) {
+            collected_->push_back(worker);
+            continue;
+        }
         if (map_.seat_worker(worker).asleep.load(std::memory_order_relaxed) == 0) continue;
         send_kick(link_.get());
         std::atomic<std::uint32_t>& bell = map_.worker_desk(worker).bell;

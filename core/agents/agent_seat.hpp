@@ -30,6 +30,8 @@ public:
 
     void set_link(std::shared_ptr<Link> link) noexcept { link_ = std::move(link); }
     void set_clock(SeatClock clock) noexcept { clock_ = clock; }
+    // For simulators: ring() lists there whom something was staged for, and wakes nobody.
+    void collect_rings(std::vector<std::uint32_t>* into) noexcept { collected_ = into; }
     [[nodiscard]] const SeatClock& clock() const noexcept { return clock_; }
 
     [[nodiscard]] std::uint32_t seat() const noexcept { return map_.view_header().seat; }
@@ -128,6 +130,7 @@ private:
     std::uint64_t overflow_ = UINT64_MAX;  // never read
     std::vector<WorkerEnd> workers_;
     std::vector<std::uint32_t> rings_;
+    std::vector<std::uint32_t>* collected_ = nullptr;
 };
 
 }  // namespace teal

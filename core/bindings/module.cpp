@@ -49,6 +49,7 @@ NB_MODULE(_core, m) {
     teal::bind_device(m);
     teal::bind_systems(m);
     teal::bind_policy(m);
+    teal::bind_sim(m);
     teal::bind_seat(m);
     teal::bind_seat_numbers(m);
 }

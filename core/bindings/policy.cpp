@@ -121,6 +121,7 @@ public:
     }
     std::uint64_t timer_ns(std::uint64_t) override { return number("wake_at", UINT64_MAX, 0); }
     unsigned depth() const override { return static_cast<unsigned>(number("depth", stage_depth, 1)); }
+    bool moves() const override { return number("moves", 1, 0) != 0; }
     bool work_conserving() const override { return number("work_conserving", 1, 0) != 0; }
 
     void on_name(Named kind, std::uint16_t index, std::string_view name) override {

@@ -53,7 +53,11 @@ public:
         mark(request);
         part_of(request).on_new(request, now);
     }
-    void on_runnable(PolicyRequest& request, std::uint64_t now) override { mark(request), part_of(request).on_runnable(request, now); }
+    void on_runnable(PolicyRequest& request, std::uint64_t now) override {
+        settle(request);
+        mark(request);
+        part_of(request).on_runnable(request, now);
+    }
     void on_blocked(PolicyRequest& request, std::uint64_t now) override {
         settle(request);
         unmark(request);
@@ -82,14 +86,10 @@ public:
     void on_priority(PolicyRequest& request, std::int32_t before, std::uint64_t now) override {
         part_of(request).on_priority(request, before, now);
         if (by_ != By::priority || route(request) + 1 == books_[request.index].part) return;
-        const bool picked = request.staged || books_[request.index].picked;
         settle(request);
         unmark(request);
         part_of(request).on_departed(request, now);
-        const bool staged = request.staged;
-        request.staged = picked;  // what a worker has already is not offered again
         on_new(request, now);
-        request.staged = staged;
     }
     void on_affinity(PolicyRequest& request, std::uint64_t now) override { mark(request), part_of(request).on_affinity(request, now); }
     void on_latch_failure(PolicyRequest& request, Outcome outcome, std::uint64_t now) override {
@@ -143,9 +143,15 @@ public:
             if (const std::uint64_t at = part.policy->timer_ns(now); at != 0 && (soonest == 0 || at < soonest)) soonest = at;
         return soonest;
     }
+    bool has_work() const override {
+        return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.waiting > 0; });
+    }
+    bool moves() const override {
+        return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.policy->moves(); });
+    }
     unsigned depth() const override {
         if (parts_.empty()) return 1;
-        unsigned least = stage_depth;
+        unsigned least = parts_.empty() ? 1 : stage_depth;
         for (const Part& part : parts_) least = std::min(least, part.policy->depth());
         return least;
     }

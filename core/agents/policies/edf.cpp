@@ -46,6 +46,8 @@ public:
         return waiting_.first_key(worker.index) < worker.running->data[word_key];
     }
 
+    bool has_work() const override { return waiting_.size() > 0; }
+
     void on_name(Named kind, std::uint16_t index, std::string_view name) override {
         if (kind == Named::model) deadlines_.name(index, name);
     }
@@ -64,7 +66,6 @@ public:
         return all;
     }
     std::string_view name() const override { return "edf"; }
-    unsigned depth() const override { return 1; }
     std::string dump() const override { return "waiting " + std::to_string(waiting_.size()); }
 
 private:

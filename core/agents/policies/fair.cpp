@@ -36,6 +36,7 @@ public:
     }
     void on_runnable(PolicyRequest& request, std::uint64_t now) override {
         if (queued(request)) return on_affinity(request, now);
+        settle(request);  // it runs anew
         if (request.runnable) enter(request, ++stamp_);
     }
     void on_blocked(PolicyRequest& request, std::uint64_t) override {
@@ -81,6 +82,8 @@ public:
         PolicyRequest* const next = best(worker.index);
         return next != nullptr && flow_of(*next).tag <= flow_of(*worker.running).tag;
     }
+
+    bool has_work() const override { return waiting_ > 0; }
 
     void on_name(Named kind, std::uint16_t index, std::string_view name) override { weights_[kind == Named::session].name(index, name); }
     bool set(std::string_view name, std::string_view value) override {
@@ -140,6 +143,7 @@ private:
 
     void enter(PolicyRequest& request, std::uint64_t stamp) {
         Flow& flow = flow_of(request);
+        ++waiting_;
         if (flow.backlog++ == 0 && flow.tag < now_) flow.tag = now_;
         request.data[word::stamp] = stamp;
         request.data[word::place] = place_for(request);
@@ -155,6 +159,7 @@ private:
         Flow& flow = flow_of(request);
         const std::uint64_t place = request.data[word::place];
         request.data[word::place] = 0;
+        --waiting_;
         --flow.backlog;
         if (place != 1) return bound_[place - 2].remove(request);
         flow.waiting.remove(request);
@@ -205,6 +210,7 @@ private:
     std::vector<Flow> flows_;
     std::vector<std::uint32_t> heap_;    // flows with something for any worker
     std::vector<RequestList> bound_;     // by worker: what it alone may run
+    std::size_t waiting_ = 0;
     std::uint64_t now_ = 0;              // virtual
     std::uint64_t stamp_ = 0;
 };

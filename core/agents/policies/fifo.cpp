@@ -35,6 +35,8 @@ public:
         return {.request = request};
     }
 
+    bool has_work() const override { return waiting_.size() > 0; }
+
     bool set(std::string_view, std::string_view) override { return false; }
     PolicySettings settings() const override { return {}; }
     std::string_view name() const override { return "fifo"; }

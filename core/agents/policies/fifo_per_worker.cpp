@@ -85,6 +85,9 @@ public:
         return {.request = first};
     }
 
+    bool has_work() const override { return waiting_ > 0; }
+    bool moves() const override { return steal_; }
+
     bool set(std::string_view name, std::string_view value) override {
         if (name != "steal") return false;
         steal_ = parse_flag(name, value);
@@ -153,6 +156,7 @@ private:
     void enter(PolicyRequest& request, std::uint64_t stamp) {
         request.data[word::stamp] = stamp;
         request.data[word::place] = place_for(request);
+        ++waiting_;
         if (request.worker != no_object) return homes_[request.worker].bound.insert(request);
         if (request.data[word_home] == 0) return anybodys_.insert(request);
         Home& home = homes_[request.data[word_home] - 1];
@@ -165,6 +169,7 @@ private:
         if (!queued(request)) return;
         const std::uint64_t place = request.data[word::place];
         request.data[word::place] = 0;
+        --waiting_;
         if (place != 1) return homes_[place - 2].bound.remove(request);
         if (request.data[word_home] == 0) return anybodys_.remove(request);
         Home& home = homes_[request.data[word_home] - 1];
@@ -182,6 +187,7 @@ private:
     std::vector<Level> levels_;          // by load
     std::vector<std::uint32_t> busy_;    // homes with something that others might take
     RequestList anybodys_;
+    std::size_t waiting_ = 0;
     std::uint32_t workers_ = 0;
     std::uint32_t least_ = 0;            // no worker has fewer
     std::uint64_t turn_ = 0;

@@ -66,6 +66,8 @@ public:
         return worker.staged > 0 || waits_for(worker.index);
     }
 
+    bool has_work() const override { return size_ > 0; }
+
     void on_name(Named kind, std::uint16_t index, std::string_view name) override {
         slos_[kind == Named::session].name(index, name);
     }

@@ -44,7 +44,7 @@ class Composite(Policy):
         part.at(self.now).new(request)
 
     def runnable(self, request: Request) -> None:
-        self._pass_on(request, "runnable")
+        self._pass_on(request, "runnable", settle=True)
 
     def preempted(self, request: Request) -> None:
         self._pass_on(request, "preempted", settle=True)
@@ -68,13 +68,11 @@ class Composite(Policy):
         self._take_out(request, "departed")
 
     def priority_changed(self, request: Request, before: int) -> None:
-        part, book = self.books[request.index]
+        part = self.books[request.index][0]
         part.at(self.now).priority_changed(request, before)
         if self.by != "priority" or self._route(request) is part:
             return
-        given = request.staged or book.ran is not None
         self._take_out(request, "departed")
-        request.staged = given  # what a worker has already is not offered again
         self.new(request)
 
     def _pass_on(self, request: Request, event: str, *more: object, settle: bool = False) -> None:

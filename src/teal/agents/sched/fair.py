@@ -48,7 +48,9 @@ class Fair(Policy):
     def runnable(self, request: Request) -> None:
         if request.part is not None:
             self.affinity_changed(request)
-        elif request.runnable:
+            return
+        self._settle(request)  # it runs anew
+        if request.runnable:
             self.stamp += 1
             self._enter(request, self.stamp)
 

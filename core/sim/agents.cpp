@@ -1,0 +1,155 @@
+// The agent of a simulation: when it looks, when what it says arrives, how it comes and goes.
+#include <algorithm>
+
+#include "sim/simulation.hpp"
+
+namespace teal {
+
+namespace {
+constexpr std::uint64_t nap_ns = 20'000'000;  // as AgentSpec's
+}
+
+std::uint64_t Simulation::link_delay() const { return spec_.link_ns * (agent_ != nullptr && now_ < agent_->link_slow_until ? 100 : 1); }
+
+// A new incarnation: its own regions, the words of all there is, a first look, and then it counts. An old one that works does so until then.
+void Simulation::attach() {
+    auto agent = std::make_unique<SimAgent>();
+    SeatSpec spec;
+    spec.incarnation = ++incarnations_;
+    spec.workers = spec_.workers;
+    spec.records = spec_.records;
+    spec.ring_capacity = spec_.ring;
+    agent->host = HostSeat::create(spec);
+    agent->host->set_clock(SeatClock(&now_));
+    restate(*agent->host);
+    agent->host->flush(true);
+    agent->seat = AgentSeat::beside(*agent->host);
+    agent->seat->set_clock(SeatClock(&now_));
+    agent->seat->collect_rings(&agent->rung);
+    agent->policy = make_();
+    for (std::size_t i = 0; i < spec_.load.types.size(); ++i) agent->policy->on_name(Named::model, static_cast<std::uint16_t>(i), spec_.load.types[i].name);
+    agent->loop = std::make_unique<AgentLoop>(agent->seat, agent->policy);
+    agent->loop->step(now_);
+    if (active()) {
+        host().deactivate(Outcome::aborted);
+        retire(std::move(agent_));
+        restate(*agent->host);  // what was committed meanwhile
+    }
+    agent_ = std::move(agent);
+    host().activate();
+    gone_since_ = 0;
+    for (std::uint32_t worker = 0; worker < spec_.workers; ++worker) host().set_asleep(worker, workers_[worker].idle != 0);
+    tell();
+}
+
+void Simulation::restate(HostSeat& host) {
+    host.begin_restating();
+    for (std::uint32_t i = 0; i < requests_.size(); ++i) {
+        if (requests_[i].state == SimRequest::State::queued) {
+            const bool suspended = requests_[i].worker != no_object;
+            host.restate(facts(i), request_is_runnable | (suspended ? request_suspended : 0U));
+        } else if (requests_[i].state == SimRequest::State::running) {
+            host.restate(facts(i), request_is_runnable | request_on_worker);
+        } else {
+            host.restate_free(i);
+        }
+    }
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+        const SimWorker& w = workers_[i];
+        const std::uint32_t flags = w.there ? worker_online | worker_of_seat | (w.idle != 0 ? worker_idle : 0U) : 0U;
+        host.restate_worker(i, flags, w.running, w.running == no_object ? 0 : requests_[w.running].generation);
+    }
+    host.end_restating();
+}
+
+void Simulation::fall_back(const char*) {
+    ++result_.fallbacks;
+    if (gone_since_ != 0) {
+        const std::uint64_t gap = now_ - gone_since_;
+        result_.longest_gap_ns = std::max(result_.longest_gap_ns, gap);
+        // Its last beat may be a nap old when it dies.
+        if (gap > spec_.watchdog_ns + 2 * spec_.sweep_ns) complain("the default order came " + std::to_string(gap) + " ns after the agent's end");
+    }
+    host().deactivate(Outcome::no_agent);
+    host().flush(true);
+    retire(std::move(agent_));
+    for (std::size_t i = idle_.size(); i-- > 0;) wake_somebody();
+    at(now_ + spec_.restart_ns, What::attach);
+}
+
+void Simulation::retire(std::unique_ptr<SimAgent> agent) {
+    const AgentFigures& figures = agent->loop->figures();
+    result_.messages += figures.events;
+    result_.decisions += figures.decisions;
+    result_.moved += figures.moved;
+    result_.rescans += figures.rescans;
+    for (std::size_t i = 1; i < outcome_count; ++i) {
+        result_.refused += figures.refused[i];
+        if (!is_expected(static_cast<Outcome>(i)) && figures.refused[i] != 0) complain("a decision was refused as outcome " + std::to_string(i) + ", which a correct agent never meets");
+    }
+    if (figures.errors != 0) complain(std::to_string(figures.errors) + " decisions of the policy, or messages, made no sense");
+    result_.policy_errors += agent->policy->errors();
+    if (agent->policy->errors() != 0) {
+        result_.policy_error = agent->policy->last_error();
+        complain("the policy failed");
+    }
+    agent->frozen_until = 0;
+    zombies_.push_back(std::move(agent));
+    at(now_ + fate_.below(10'000'000), What::zombie, static_cast<std::uint32_t>(zombies_.size() - 1));  // it does not know yet
+}
+
+void Simulation::wake_agent(std::uint64_t when) {
+    SimAgent& agent = *agent_;
+    when = std::max(when, std::max(now_, agent.free_at));
+    if (agent.look_at <= when) return;
+    agent.look_at = when;
+    at(when, What::agent, 0, ++agent.look);
+}
+
+// What the host has said is on its way.
+void Simulation::tell() {
+    host().flush();
+    const bool heard = spec_.faults.lost_wakeups == 0 || !coming_ || !fate_.chance(spec_.faults.lost_wakeups);
+    wake_agent(heard ? now_ + link_delay() : now_ + nap_ns);
+    if (!heard) calm_since_ = now_;
+}
+
+void Simulation::agent_looks(std::uint64_t look) {
+    if (!active() || agent_->look != look || agent_->frozen_until == never) return;
+    SimAgent& agent = *agent_;
+    agent.look_at = never;
+    if (now_ < agent.frozen_until) return wake_agent(agent.frozen_until);
+    gone_since_ = 0;
+    const unsigned count = agent.loop->step(now_);
+    const std::uint64_t slow = now_ < agent.slow_until ? 100 : 1;
+    agent.free_at = now_ + (spec_.agent_step_ns + count * spec_.agent_event_ns) * slow;
+    const std::uint64_t arrives = agent.free_at + link_delay();
+    for (const std::uint32_t worker : agent.rung) {
+        SimWorker& w = workers_[worker];
+        if (w.idle == 0 || w.looks) continue;
+        w.looks = true;
+        const bool heard = spec_.faults.lost_wakeups == 0 || !coming_ || !fate_.chance(spec_.faults.lost_wakeups);
+        at(heard ? arrives : arrives + spec_.sweep_ns, What::look, worker);
+    }
+    agent.rung.clear();
+    if (agent.loop->figures().preempts != agent.preempts) pass_on_asks(arrives);
+    const std::uint64_t timer = agent.loop->wanted_at(now_);
+    std::uint64_t next = now_ + nap_ns;
+    if (count >= 1024) next = agent.free_at;
+    else if (queued_ > 0 && leavable_ > 0) next = now_ + spec_.poll_ns;
+    if (timer != 0) next = std::min(next, std::max(timer, now_ + 1));
+    wake_agent(next);
+}
+
+void Simulation::pass_on_asks(std::uint64_t when) {
+    agent_->preempts = agent_->loop->figures().preempts;
+    for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+        SimWorker& w = workers_[worker];
+        if (w.running == no_object || w.asked == w.token || !can_leave(requests_[w.running])) continue;
+        if (host().preempt_asked(worker) != (w.running | std::uint64_t{requests_[w.running].generation} << 32)) continue;
+        w.asked = w.token;
+        at(when, What::ask, worker, w.token);
+    }
+}
+
+}  // namespace teal

@@ -1,0 +1,288 @@
+// The pool of a simulation: what its requests and workers really do. All of it is the truth that the agent's side is checked against.
+#include <algorithm>
+
+#include "sim/simulation.hpp"
+
+namespace teal {
+
+RequestFacts Simulation::facts(std::uint32_t record) const {
+    const SimRequest& request = requests_[record];
+    const SimType& type = type_of(request);
+    RequestFacts facts;
+    facts.index = record;
+    facts.generation = request.generation;
+    facts.model = static_cast<std::uint16_t>(request.type);
+    facts.session = request.session;
+    facts.priority = request.priority;
+    facts.expected_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(type.mean_ns, UINT32_MAX));
+    facts.ran_us = static_cast<std::uint32_t>(std::min<std::uint64_t>(request.ran / 1000, UINT32_MAX));
+    facts.arrived = request.arrived;
+    facts.deadline_ns = request.deadline;
+    facts.worker = request.worker;
+    facts.flags = static_cast<std::uint16_t>((type.preemptible && !type.yields ? message_preemptible : 0) | (type.yields ? message_yields : 0));
+    return facts;
+}
+
+void Simulation::set_idle(std::uint32_t worker, bool idle) {
+    SimWorker& w = workers_[worker];
+    if ((w.idle != 0) == idle) return;
+    if (idle) {
+        idle_.push_back(worker);
+        w.idle = static_cast<std::uint32_t>(idle_.size());
+        w.idle_since = now_;
+        return;
+    }
+    const std::uint32_t last = idle_.back();
+    idle_[w.idle - 1] = last;
+    workers_[last].idle = w.idle;
+    idle_.pop_back();
+    w.idle = 0;
+}
+
+void Simulation::arrive() {
+    const SimArrival arrival = *next_;
+    ++result_.arrived;
+    next_ = arrivals_.next();
+    if (next_) at(now_ + (next_->at_ns - arrival.at_ns), What::arrive);
+    else coming_ = false;
+    if (free_.empty()) {
+        ++result_.turned_away;
+        return;
+    }
+    const std::uint32_t record = free_.back();
+    free_.pop_back();
+    SimRequest& request = requests_[record];
+    const std::uint32_t generation = request.generation;
+    request = {};
+    request.generation = generation + 1;
+    request.state = SimRequest::State::queued;
+    request.type = arrival.type;
+    const SimType& type = type_of(request);
+    request.session = static_cast<std::uint16_t>(type.sessions > 1 ? detail_.below(type.sessions) : arrival.type);
+    request.priority = type.priority;
+    request.id = ids_++;
+    request.arrived = request.queued_at = now_;
+    request.deadline = type.deadline_ns == 0 ? 0 : now_ + type.deadline_ns;
+    request.service = request.left = arrival.service_ns;
+    request.out = static_cast<std::uint32_t>(out_.size());
+    out_.push_back(record);
+    ++queued_;
+    if (spec_.faults.cancels > 0 && fate_.chance(spec_.faults.cancels))
+        at(now_ + static_cast<std::uint64_t>(fate_.exponential(static_cast<double>(2 * type.mean_ns))), What::cancel, record, request.generation);
+    if (active()) {
+        host().ready(facts(record));
+        tell();
+    } else {
+        wake_somebody();
+    }
+}
+
+// In the default order: somebody who idles looks.
+void Simulation::wake_somebody() {
+    for (std::size_t i = idle_.size(); i-- > 0;) {
+        if (workers_[idle_[i]].looks) continue;
+        workers_[idle_[i]].looks = true;
+        at(now_ + spec_.worker_ns, What::look, idle_[i]);
+        return;
+    }
+}
+
+void Simulation::look(std::uint32_t worker) {
+    SimWorker& w = workers_[worker];
+    w.looks = false;
+    if (!w.there || w.running != no_object) return;
+    if (active() ? look_at_desk(worker) : look_at_queue(worker)) return;
+    set_idle(worker, true);
+}
+
+// What the agent has staged, as a worker of a pool takes it. True: it runs something.
+bool Simulation::look_at_desk(std::uint32_t worker) {
+    Claim claims[max_group];
+    const unsigned count = host().claim(worker, claims);
+    for (unsigned i = 0; i < count; ++i) {
+        const Claim& claim = claims[i];
+        if (claim.decided.object >= requests_.size()) {
+            complain("the host's own choice was asked for");
+            return false;
+        }
+        const SimRequest& request = requests_[claim.decided.object];
+        const std::string which = "request " + std::to_string(claim.decided.object) + " of worker " + std::to_string(claim.worker);
+        if (request.generation != claim.decided.generation) complain(which + ": a decision about one that has ended was let through");
+        else if (request.state == SimRequest::State::running) complain(which + ": it runs already");
+        else if (request.state != SimRequest::State::queued) complain(which + ": it has ended");
+        else if (request.worker != no_object && request.worker != claim.worker) complain(which + ": it can go on at worker " + std::to_string(request.worker) + " only");
+        if (broken_) return false;
+        host().commit(claim, Outcome::complete);
+        begin(claim.worker, claim.decided.object, std::uint64_t{claim.decided.slice_us} * 1000);
+    }
+    if (count == 0) {
+        host().found_nothing(worker, queued_ > 0);
+        host().set_asleep(worker, true);
+    }
+    tell();
+    return count > 0;
+}
+
+// The default order: the oldest that it may run.
+bool Simulation::look_at_queue(std::uint32_t worker) {
+    std::uint32_t best = no_object;
+    for (const std::uint32_t record : out_) {
+        const SimRequest& request = requests_[record];
+        if (request.state != SimRequest::State::queued || (request.worker != no_object && request.worker != worker)) continue;
+        if (best == no_object || request.id < requests_[best].id) best = record;
+    }
+    if (best == no_object) return false;
+    ++result_.local;
+    begin(worker, best, 0);
+    return true;
+}
+
+void Simulation::begin(std::uint32_t worker, std::uint32_t record, std::uint64_t slice_ns) {
+    SimWorker& w = workers_[worker];
+    SimRequest& request = requests_[record];
+    set_idle(worker, false);
+    --queued_;
+    request.state = SimRequest::State::running;
+    request.worker = worker;
+    w.running = record;
+    w.began = now_ + spec_.worker_ns;
+    ++w.token;
+    if (can_leave(request)) ++leavable_;
+    std::uint64_t runs = request.left;
+    if (slice_ns != 0 && can_leave(request)) {
+        std::uint64_t until = slice_ns;
+        if (type_of(request).yields) {  // at the next of its own points
+            const std::uint64_t step = std::max<std::uint64_t>(type_of(request).mean_ns / 4, 1);
+            until = (request.ran + slice_ns + step - 1) / step * step - request.ran;
+        }
+        runs = std::min(runs, until);
+    }
+    at(w.began + runs + (runs < request.left ? spec_.preempt_ns : 0), What::leave, worker, w.token);
+}
+
+// The agent asks for it.
+void Simulation::ask(std::uint32_t worker, std::uint64_t token) {
+    SimWorker& w = workers_[worker];
+    if (w.token != token || w.running == no_object) return;
+    const SimRequest& request = requests_[w.running];
+    std::uint64_t when = std::max(now_, w.began) + spec_.preempt_ns;
+    if (type_of(request).yields) {
+        const std::uint64_t step = std::max<std::uint64_t>(type_of(request).mean_ns / 4, 1), ran = request.ran + (when - w.began);
+        when += (ran + step - 1) / step * step - ran;
+    }
+    at(when, What::leave, worker, token);  // or its end comes first
+}
+
+// Its time is over, or it is done.
+void Simulation::leave(std::uint32_t worker, std::uint64_t token) {
+    SimWorker& w = workers_[worker];
+    if (w.token != token || w.running == no_object) return;
+    const std::uint32_t record = w.running;
+    SimRequest& request = requests_[record];
+    const std::uint64_t ran = std::min(now_ > w.began ? now_ - w.began : 0, request.left);
+    request.ran += ran;
+    request.left -= ran;
+    if (request.left == 0) {
+        if (active()) host().ran(record, w.began, now_);
+        end(record, true);
+    } else {
+        free_worker(worker);
+        request.state = SimRequest::State::queued;
+        request.queued_at = now_;
+        ++queued_;
+        const bool yielded = type_of(request).yields;
+        ++(yielded ? result_.yielded : result_.preempted);
+        if (active()) host().left(facts(record), yielded ? MessageType::request_yield : MessageType::request_preempt, worker, ran);
+    }
+    if (active()) tell();
+    look(worker);
+}
+
+// The worker has nothing to do from now on; what it ran is the caller's.
+void Simulation::free_worker(std::uint32_t worker) {
+    SimWorker& w = workers_[worker];
+    if (w.running == no_object) return;
+    if (can_leave(requests_[w.running])) --leavable_;
+    result_.busy_ns += now_ > w.began ? now_ - w.began : 0;
+    w.running = no_object;
+    ++w.token;
+}
+
+void Simulation::end(std::uint32_t record, bool answered) {
+    SimRequest& request = requests_[record];
+    if (request.state == SimRequest::State::none) return complain("request " + std::to_string(record) + " ends twice");
+    if (request.state == SimRequest::State::running) free_worker(request.worker);
+    else --queued_;
+    if (active()) host().ended(record, answered, false);
+    if (answered) {
+        ++result_.done;
+        SimTypeResult& type = result_.types[request.type];
+        ++type.done;
+        type.latency_ns.push_back(now_ - request.arrived);
+        if (request.deadline != 0 && now_ > request.deadline) ++type.missed;
+    }
+    request.state = SimRequest::State::none;
+    out_[request.out] = out_.back();
+    requests_[out_.back()].out = request.out;
+    out_.pop_back();
+    free_.push_back(record);
+}
+
+// Its worker died: from the beginning, anywhere.
+void Simulation::rerun(std::uint32_t record) {
+    SimRequest& request = requests_[record];
+    if (request.state == SimRequest::State::running) {
+        free_worker(request.worker);
+        ++queued_;
+    }
+    request.state = SimRequest::State::queued;
+    request.worker = no_object;
+    ++request.generation;
+    request.left = request.service;
+    request.ran = 0;
+    request.queued_at = now_;
+    ++result_.reruns;
+    if (active()) host().ready(facts(record));
+    else wake_somebody();
+}
+
+void Simulation::sweep() {
+    at(now_ + spec_.sweep_ns, What::sweep);
+    for (std::size_t i = out_.size(); i-- > 0;) {
+        const SimRequest& request = requests_[out_[i]];
+        if (request.state != SimRequest::State::queued || request.deadline == 0 || now_ <= request.deadline || request.ran != 0) continue;
+        ++result_.expired;
+        end(out_[i], false);
+    }
+    if (!active()) return wake_somebody();
+    host().tick();
+    tell();
+    const std::uint64_t beat = host().beat(), silent = now_ > beat ? now_ - beat : 0;
+    if (silent > spec_.watchdog_ns) return fall_back("no heartbeat");
+    check_waiting();
+}
+
+// Has the policy forgotten one, or does a worker idle while one waits?
+void Simulation::check_waiting() {
+    if (idle_.empty() || queued_ == 0) return;
+    const bool calm = now_ - calm_since_ > 3 * spec_.sweep_ns + spec_.watchdog_ns && agent_->free_at <= now_ && gone_since_ == 0;
+    const bool conserves = agent_->policy->work_conserving();
+    std::uint64_t idle_since = never;
+    for (const std::uint32_t worker : idle_) idle_since = std::min(idle_since, workers_[worker].idle_since);
+    for (const std::uint32_t record : out_) {
+        const SimRequest& request = requests_[record];
+        if (request.state != SimRequest::State::queued) continue;
+        if (request.worker != no_object && workers_[request.worker].idle == 0) continue;
+        const std::uint64_t since = std::max(request.queued_at, request.worker == no_object ? idle_since : workers_[request.worker].idle_since);
+        if (calm && conserves && now_ - since > 2 * spec_.sweep_ns) {
+            return complain("request " + std::to_string(record) + " waits since " + std::to_string(request.queued_at) + ", and a worker that may run it idles since " +
+                            std::to_string(idle_since) + "; the agent: " + agent_->loop->dump());
+        }
+        if (now_ - request.queued_at > spec_.max_wait_ns && now_ - since > spec_.max_wait_ns) {
+            if (calm) complain("request " + std::to_string(record) + " was forgotten; the agent: " + agent_->loop->dump());
+            return fall_back("a request waits");
+        }
+    }
+}
+
+}  // namespace teal

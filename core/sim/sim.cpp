@@ -1,0 +1,122 @@
+#include "sim/sim.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "sim/simulation.hpp"
+
+namespace teal {
+namespace {
+
+constexpr std::size_t most_violations = 8;
+constexpr std::uint64_t patience_ns = 3'000'000'000;  // after the last arrival everything ends within it, or was lost
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) { return (hash ^ word) * 0x100000001b3; }
+
+void check(const SimSpec& spec) {
+    if (spec.workers == 0 || spec.workers > most_seat_workers) throw Error(Code::invalid_argument, "workers: expected 1 to 65536");
+    if (spec.records == 0 || spec.records > most_seat_records) throw Error(Code::invalid_argument, "records: expected 1 to 1048576");
+    if (spec.sweep_ns == 0 || spec.poll_ns == 0) throw Error(Code::invalid_argument, "sweep and poll: expected times above 0");
+}
+
+}  // namespace
+
+SimFaults SimFaults::all() {
+    SimFaults faults;
+    faults.agent_dies = faults.agent_freezes = faults.upgrades = 10;
+    faults.agent_slow = faults.link_slow = faults.worker_dies = 30;
+    faults.overflows = faults.garbles = faults.restates = faults.priorities = 60;
+    faults.cancels = 0.05;
+    faults.lost_wakeups = 0.01;
+    return faults;
+}
+
+std::uint64_t SimTypeResult::percentile(double p) const {
+    if (latency_ns.empty()) return 0;
+    const auto rank = static_cast<std::size_t>(p / 100.0 * static_cast<double>(latency_ns.size()));
+    return latency_ns[std::min(rank, latency_ns.size() - 1)];
+}
+
+SimResult simulate(const SimSpec& spec, const MakePolicy& make) {
+    check(spec);
+    return Simulation(spec, make).run();
+}
+
+Simulation::Simulation(const SimSpec& spec, const MakePolicy& make)
+    : spec_(spec), make_(make), arrivals_(spec.load, spec.workers, spec.seed), fate_(spec.seed ^ 0x6661746531), detail_(spec.seed ^ 0x64657461696c),
+      requests_(spec.records), workers_(spec.workers) {
+    for (std::uint32_t i = spec.records; i-- > 0;) free_.push_back(i);
+    for (std::uint32_t i = 0; i < spec.workers; ++i) set_idle(i, true);
+    for (const SimType& type : spec.load.types) result_.types.emplace_back().name = type.name;
+}
+
+void Simulation::at(std::uint64_t when, What what, std::uint32_t a, std::uint64_t b) {
+    events_.push_back({std::max(when, now_), order_++, what, a, b});
+    std::push_heap(events_.begin(), events_.end());
+}
+
+void Simulation::complain(const std::string& text) {
+    if (result_.violations.size() < most_violations) result_.violations.push_back("at " + std::to_string(now_) + " ns: " + text);
+    broken_ = true;
+}
+
+SimResult Simulation::run() {
+    attach();
+    at(now_ + spec_.sweep_ns, What::sweep);
+    next_ = arrivals_.next();
+    const std::uint64_t start = now_;
+    if (next_) at(start + next_->at_ns, What::arrive);
+    else coming_ = false;
+    next_fault();
+    std::uint64_t last_arrival = now_;
+    while (!over() && !broken_) {
+        std::pop_heap(events_.begin(), events_.end());
+        const Event event = events_.back();
+        events_.pop_back();
+        now_ = event.at;
+        ++result_.events;
+        result_.fingerprint = mixed(mixed(result_.fingerprint, now_), static_cast<std::uint64_t>(event.what) << 32 | event.a);
+        if (coming_) last_arrival = now_;
+        if (now_ - last_arrival > patience_ns) complain(std::to_string(out_.size()) + " requests never end");
+        else happen(event);
+    }
+    result_.virtual_ns = now_ - start;
+    finish();
+    return std::move(result_);
+}
+
+void Simulation::happen(const Event& event) {
+    switch (event.what) {
+        case What::arrive: arrive(); break;
+        case What::look: look(event.a); break;
+        case What::leave: leave(event.a, event.b); break;
+        case What::ask: ask(event.a, event.b); break;
+        case What::agent: agent_looks(event.b); break;
+        case What::zombie: zombies_[event.a]->loop->step(now_); break;
+        case What::sweep: sweep(); break;
+        case What::fault: fault(); break;
+        case What::cancel: cancel(event.a, static_cast<std::uint32_t>(event.b)); break;
+        case What::back: worker_back(event.a); break;
+        case What::attach:
+            if (!active()) {
+                ++result_.restarts;
+                attach();
+            }
+            break;
+    }
+}
+
+void Simulation::finish() {
+    if (active() && !broken_) {  // it hears of the last ends
+        host().flush(true);
+        agent_->frozen_until = 0;
+        for (int i = 0; i < 4; ++i) agent_->loop->step(now_ += 1000);
+    }
+    if (active()) retire(std::move(agent_));
+    for (SimTypeResult& type : result_.types) std::sort(type.latency_ns.begin(), type.latency_ns.end());
+    if (broken_) return;
+    if (result_.arrived != result_.done + result_.cancelled + result_.expired + result_.turned_away)
+        complain(std::to_string(result_.arrived) + " requests came, and " + std::to_string(result_.done + result_.cancelled + result_.expired + result_.turned_away) + " ended");
+}
+
+}  // namespace teal

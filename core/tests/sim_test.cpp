@@ -1,0 +1,136 @@
+// Policies in the simulator: figures that queueing theory knows, equal runs for equal seeds, and thousands of short runs in which everything
+// breaks. A run that goes wrong prints its policy and seed: `sim_test POLICY SEED` plays it again.
+#include "sim/sim.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+#include "agents/policies/make.hpp"
+#include "check.hpp"
+
+namespace {
+
+using teal::SimResult;
+using teal::SimSpec;
+
+teal::MakePolicy maker(std::string name) {
+    return [name] {
+        std::shared_ptr<teal::Policy> policy = teal::make_policy(name);
+        if (name == "composite")
+            for (const auto& [setting, value] : {std::pair{"by", "priority"}, {"part.a", "shinjuku"}, {"part.b", "fair"}, {"to.1", "b"}, {"rank.b", "1"}})
+                teal::set_or_throw(*policy, setting, value);
+        return policy;
+    };
+}
+
+SimSpec bimodal(std::uint32_t workers, double load, std::uint64_t requests) {
+    SimSpec spec;
+    spec.workers = workers;
+    spec.load.load = load;
+    spec.load.requests = requests;
+    spec.load.types.push_back({.name = "short", .share = 0.995, .mean_ns = 10'000});
+    spec.load.types.push_back({.name = "long", .share = 0.005, .mean_ns = 1'000'000});
+    return spec;
+}
+
+bool fine(const SimResult& result, std::string_view policy, std::uint64_t seed) {
+    for (const std::string& violation : result.violations) std::fprintf(stderr, "%s, seed %llu: %s\n", std::string(policy).c_str(), static_cast<unsigned long long>(seed), violation.c_str());
+    if (!result.policy_error.empty()) std::fprintf(stderr, "    %s\n", result.policy_error.c_str());
+    return CHECK(result.violations.empty());
+}
+
+// M/M/1 at load 0.5: a request is there for 1 / (rate of service - rate of arrivals) on the average.
+void theory() {
+    SimSpec spec;
+    spec.workers = 1;
+    spec.load.load = 0.5;
+    spec.load.requests = 200'000;
+    spec.load.types.push_back({.name = "one", .spread = teal::Spread::exponential, .mean_ns = 100'000});
+    spec.link_ns = spec.agent_step_ns = spec.agent_event_ns = spec.worker_ns = 0;
+    spec.records = 65'536;
+    const SimResult result = simulate(spec, maker("fifo"));
+    fine(result, "fifo", spec.seed);
+    double sum = 0;
+    for (const std::uint64_t ns : result.types[0].latency_ns) sum += static_cast<double>(ns);
+    const double mean = sum / static_cast<double>(result.done);
+    CHECK(mean > 190'000 && mean < 210'000);
+    CHECK_EQ(result.done, 200'000u);
+    const double busy = static_cast<double>(result.busy_ns) / static_cast<double>(result.virtual_ns);
+    CHECK(busy > 0.49 && busy < 0.51);
+}
+
+void preemption_helps_the_short() {
+    const SimSpec spec = bimodal(8, 0.75, 60'000);
+    const SimResult fifo = simulate(spec, maker("fifo")), shinjuku = simulate(spec, maker("shinjuku"));
+    fine(fifo, "fifo", spec.seed);
+    fine(shinjuku, "shinjuku", spec.seed);
+    CHECK(fifo.types[0].percentile(99.9) > 5 * shinjuku.types[0].percentile(99.9));
+    CHECK(shinjuku.preempted > 1000);
+    CHECK_EQ(fifo.preempted, 0u);
+}
+
+void equal_runs() {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        const SimResult first = simulate(teal::any_run(seed), maker("shinjuku")), second = simulate(teal::any_run(seed), maker("shinjuku"));
+        CHECK_EQ(first.fingerprint, second.fingerprint);
+        CHECK_EQ(first.events, second.events);
+    }
+}
+
+void thousands_of_workers() {
+    SimSpec spec = bimodal(10'000, 0.6, 100'000);
+    spec.records = 65'536;
+    spec.ring = 65'536;
+    spec.agent_step_ns = 10;
+    spec.agent_event_ns = 1;  // else one agent is too slow for these
+    const SimResult result = simulate(spec, maker("fifo"));
+    fine(result, "fifo", spec.seed);
+    CHECK_EQ(result.done, 100'000u);
+}
+
+void everything_breaks(std::uint64_t seeds) {
+    std::uint64_t fallbacks = 0, upgrades = 0, reruns = 0, cancelled = 0, rescans = 0, local = 0, refused = 0, yielded = 0;
+    for (const std::string_view name : teal::policy_names()) {
+        for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+            const SimResult result = simulate(teal::any_run(seed), maker(std::string(name)));
+            fine(result, name, seed);
+            fallbacks += result.fallbacks;
+            upgrades += result.upgrades;
+            reruns += result.reruns;
+            cancelled += result.cancelled;
+            rescans += result.rescans;
+            local += result.local;
+            refused += result.refused;
+            yielded += result.yielded;
+        }
+    }
+    for (const std::uint64_t met : {fallbacks, upgrades, reruns, cancelled, rescans, local, refused, yielded}) CHECK(met > seeds / 20);
+    std::printf("fallbacks %llu, upgrades %llu, reruns %llu, cancelled %llu, rescans %llu, in the default order %llu, refused %llu, yielded %llu\n",
+                static_cast<unsigned long long>(fallbacks), static_cast<unsigned long long>(upgrades), static_cast<unsigned long long>(reruns),
+                static_cast<unsigned long long>(cancelled), static_cast<unsigned long long>(rescans), static_cast<unsigned long long>(local),
+                static_cast<unsigned long long>(refused), static_cast<unsigned long long>(yielded));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    if (count == 3) {
+        const SimResult result = simulate(teal::any_run(std::strtoull(arguments[2], nullptr, 10)), maker(arguments[1]));
+        fine(result, arguments[1], std::strtoull(arguments[2], nullptr, 10));
+        return teal::check::summary();
+    }
+    const auto timed = [](const char* what, auto call) {
+        const auto start = std::chrono::steady_clock::now();
+        call();
+        std::printf("%s: %.2f s\n", what, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    };
+    timed("theory", theory);
+    timed("preemption", preemption_helps_the_short);
+    timed("equal runs", equal_runs);
+    timed("ten thousand workers", thousands_of_workers);
+    const char* const asked = std::getenv("TEAL_SIM_SEEDS");  // for each policy
+    const std::uint64_t seeds = asked == nullptr ? 1000 : std::strtoull(asked, nullptr, 10);
+    timed("everything breaks", [seeds] { everything_breaks(seeds); });
+    return teal::check::summary();
+}
