@@ -52,7 +52,7 @@ def test_unload(teal: Teal, name: str) -> None:
 def test_ls(teal: Teal, typed: Typed, name: str, mlp: Path, serve: Any) -> None:
     digest = teal(f"load {name} {mlp} --json").json["digest"]
     lines = teal("ls").out.splitlines()
-    assert lines[0].split() == ["name", "version", "kernel", "pool", "size", "digest", "signature"]
+    assert lines[0].split() == ["name", "version", "kernel", "pool", "preempted", "size", "digest", "signature"]
     (line,) = (line for line in lines if line.startswith(name))
     for part in ("1*", "onnx", "default", "18.5 KiB", digest[:12], "x float32[batch, 64] → y float32[batch, 8]"):
         assert part in line

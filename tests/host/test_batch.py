@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,10 @@ def test_concurrency(tmp_path: Path) -> None:
         for i in range(20):
             assert int(echo(np.int64(i))[0].numpy()) == i
         assert not any(future.done() for future in futures)
-        assert sum(future.running() for future in futures) == 1
+        while (
+            sum(future.running() for future in futures) != 1
+        ):  # that worker may be slower to wake than the other one to answer
+            time.sleep(0.001)
         assert gate.statistics().held > 0
         path.touch()
         assert [int(future.result()[0].numpy()) for future in futures] == [0, 1, 2, 3]
