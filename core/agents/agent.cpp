@@ -530,8 +530,14 @@ void AgentLoop::set_idle(std::uint64_t ns) noexcept {
     spin_.set_ceiling(std::min(ns, std::uint64_t{1'000'000'000}));
 }
 
+// When a worker has passed by what was taken back, and found nothing else, nobody says that there is room again.
+std::uint64_t AgentLoop::longest_nap() const noexcept {
+    constexpr std::uint64_t crowded_nap_ns = 200'000;
+    return crowded_ ? std::min(spec_.nap_ns, crowded_nap_ns) : spec_.nap_ns;
+}
+
 void AgentLoop::rest(std::uint64_t now, std::uint64_t until_ns) {
-    std::uint64_t until = std::min(now + spec_.nap_ns, until_ns);
+    std::uint64_t until = std::min(now + longest_nap(), until_ns);
     const std::uint64_t timer = policy_->timer_ns(now);
     seat_->want_timer(timer);
     if (timer != 0) until = std::min(until, timer);

@@ -120,6 +120,7 @@ private:
     void show() noexcept;
     void apply_inbox();
     void rest(std::uint64_t now, std::uint64_t until);
+    [[nodiscard]] std::uint64_t longest_nap() const noexcept;
     friend class Rounds;
 
     std::shared_ptr<AgentSeat> seat_;

@@ -203,17 +203,12 @@ bool AgentSeat::has_news() const noexcept {
 
 void AgentSeat::doze(std::uint32_t bell, std::uint64_t until_ns) noexcept { futex_wait(&map_.desk_header().bell, bell, until_ns); }
 
-void AgentSeat::sleep_at_all(std::span<AgentSeat* const> seats, std::uint64_t until_ns) noexcept {
+void AgentSeat::doze_at_all(std::span<AgentSeat* const> seats, const std::uint32_t* bells, std::uint64_t until_ns) noexcept {
     FutexWaiter waiters[max_futex_waiters];
-    const std::size_t count = std::min<std::size_t>(seats.size(), max_futex_waiters);
-    bool news = false;
-    for (std::size_t i = 0; i < count; ++i) waiters[i] = {&seats[i]->map_.desk_header().bell, seats[i]->lie_down()};
-    for (const AgentSeat* seat : seats) news = news || seat->has_news();
-    if (!news && !futex_wait_any(waiters, static_cast<unsigned>(count), until_ns)) {
-        constexpr std::uint64_t short_nap_ns = 500'000;  // this kernel cannot wait for several
-        seats[0]->doze(waiters[0].expected, std::min(until_ns, static_cast<std::uint64_t>(monotonic_ns()) + short_nap_ns));
-    }
-    for (AgentSeat* seat : seats) seat->get_up();
+    for (std::size_t i = 0; i < seats.size(); ++i) waiters[i] = {&seats[i]->map_.desk_header().bell, bells[i]};
+    if (futex_wait_any(waiters, static_cast<unsigned>(seats.size()), until_ns)) return;
+    constexpr std::uint64_t short_nap_ns = 500'000;  // this kernel cannot wait for several
+    seats[0]->doze(bells[0], std::min(until_ns, static_cast<std::uint64_t>(monotonic_ns()) + short_nap_ns));
 }
 
 void AgentSeat::wake() noexcept {

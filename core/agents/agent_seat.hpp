@@ -10,6 +10,7 @@
 // No policy here, and no allocation after attach(). One thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,6 +19,7 @@
 #include "agents/host_seat.hpp"
 #include "agents/seat_layout.hpp"
 #include "link/link.hpp"
+#include "queue/wait.hpp"
 
 namespace teal {
 
@@ -53,6 +55,8 @@ public:
     [[nodiscard]] std::uint32_t aseq() const noexcept { return aseq_; }
     // Messages were lost since the last time, or never read: read all words. True once for each time.
     bool lost() noexcept;
+    // A word could not be read: lost() is true once more.
+    void read_again() noexcept { overflow_ = UINT64_MAX; }
     // Tries until no writer is in the way (a thousand times at most: false then, and whoever died in the middle is repaired by the host).
     bool request(std::uint32_t record, RequestWord& word) const noexcept;
     bool worker(std::uint32_t worker, WorkerWord& word) const noexcept;
@@ -95,8 +99,17 @@ public:
     // From another thread of this process: it is not to sleep now, or to wake up.
     void wake() noexcept;
 
-    // On the bells of several seats; not when one of them has news.
-    static void sleep_at_all(std::span<AgentSeat* const> seats, std::uint64_t until_ns) noexcept;
+    // On the bells of several seats; not when one of them has news, or `news` says that there is any.
+    template <class News>
+    static void sleep_at_all(std::span<AgentSeat* const> seats, std::uint64_t until_ns, News&& news) noexcept {
+        std::uint32_t bells[max_futex_waiters];
+        const std::span<AgentSeat* const> some = seats.first(std::min<std::size_t>(seats.size(), max_futex_waiters));
+        for (std::size_t i = 0; i < some.size(); ++i) bells[i] = some[i]->lie_down();
+        bool any = news();
+        for (const AgentSeat* seat : seats) any = any || seat->has_news();
+        if (!any) doze_at_all(some, bells, until_ns);
+        for (AgentSeat* seat : some) seat->get_up();
+    }
 
     [[nodiscard]] bool stages_ahead() const noexcept { return teal::stages_ahead(link_.get()); }
     // How many more are to be staged than over shared memory: a worker that reads its slot ahead of time sees what was staged when its last
@@ -111,6 +124,7 @@ private:
     std::uint32_t lie_down() noexcept;
     [[nodiscard]] bool has_news() const noexcept;
     void doze(std::uint32_t bell, std::uint64_t until_ns) noexcept;
+    static void doze_at_all(std::span<AgentSeat* const> seats, const std::uint32_t* bells, std::uint64_t until_ns) noexcept;
     void get_up() noexcept { map_.desk_header().asleep.store(0, std::memory_order_relaxed); }
 
     struct WorkerEnd {

@@ -149,8 +149,8 @@ void HostSeat::push(const Message& m) noexcept {
     }
     RingSlot& slot = map_.ring_slot(head);
     std::memcpy(slot.payload, &m, sizeof m);
-    // SYNC: release pairs with the acquire in AgentSeat::poll(). Before `head`: should we die in between, the next message takes the same slot,
-    // and the agent is told to rescan; the other way round it would wait for a slot that stays empty.
+    // SYNC: release pairs with the acquire in AgentSeat::poll(). Before `head`: should we die in between, begin_restating() moves it on;
+    // the other way round the agent would wait for a slot that stays empty.
     slot.sequence.store(head + 1, std::memory_order_release);
     header.head.store(head + 1, std::memory_order_relaxed);
     __builtin_prefetch(&map_.ring_slot(head + 2), 1);  // it was read by the agent's core a lap ago
@@ -463,6 +463,10 @@ void HostSeat::deactivate(Outcome why) noexcept {
 void HostSeat::begin_restating() noexcept {
     pending_.clear();
     pending_ends_ = 0;
+    // Its writer died between the two stores at the end of push(): the agent may be reading it, so it is not to be written over.
+    ViewHeader& header = view_header();
+    const std::uint32_t head = header.head.load(std::memory_order_relaxed);
+    if (map_.ring_slot(head).sequence.load(std::memory_order_relaxed) == head + 1) header.head.store(head + 1, std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < map_.layout.workers; ++i) {
         // Its claimer has died: the request is as its record says.
         for (Transaction& slot : map_.worker_desk(i).slots) {

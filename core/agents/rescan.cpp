@@ -45,6 +45,7 @@ void AgentLoop::rescan() {
     for (std::uint32_t i = 0; i < requests_.size(); ++i) {
         RequestWord word;
         if (seat_->request(i, word)) rescan_request(i, word);
+        else seat_->read_again();  // a writer was in the way; what it says next may not be all that this one lacks
     }
     for (Place& place : places_) rescan_worker(place);
     dirty_ = true;
@@ -70,7 +71,7 @@ void AgentLoop::rescan_request(std::uint32_t index, const RequestWord& word) {
 
 void AgentLoop::rescan_worker(Place& place) {
     WorkerWord word;
-    if (!seat_->worker(place.view.index, word)) return;
+    if (!seat_->worker(place.view.index, word)) return seat_->read_again();
     const bool was_online = place.view.online;
     place.view.online = (word.flags & worker_online) != 0 && (word.flags & worker_of_seat) != 0;
     if ((word.flags & worker_idle) == 0 && place.view.online) {

@@ -41,10 +41,12 @@ void Rounds::rest(std::uint64_t now, std::uint64_t until_ns) {
         const std::uint64_t timer = loop->policy_->timer_ns(now);
         loop->seat_->want_timer(timer);
         if (timer != 0) until = std::min(until, timer);
-        until = std::min(until, now + loop->spec_.nap_ns);
+        until = std::min(until, now + loop->longest_nap());
         ++loop->figures_.sleeps;
     }
-    AgentSeat::sleep_at_all(seats_, until);
+    AgentSeat::sleep_at_all(seats_, until, [this] {
+        return std::any_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->news_.load(std::memory_order_seq_cst); });
+    });
 }
 
 void Rounds::run(std::uint64_t until_ns) {

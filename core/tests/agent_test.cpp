@@ -105,6 +105,26 @@ void test_moves() {
     CHECK_EQ(t.loop->figures().errors, 0);
 }
 
+// A rescan that comes upon a word while it is written reads it later: what is told next may be its new priority only.
+void test_rescan_over_a_writer() {
+    Table t(1);
+    t.host->ready(t.facts(0));
+    Message m;
+    std::shared_ptr<AgentSeat> other = AgentSeat::beside(*t.host);  // one that came later, and missed what was told
+    auto policy = std::make_shared<Fifo>();
+    AgentLoop loop(other, policy);
+    std::atomic<std::uint32_t>& count = t.host->map().request_word(0).count;
+    count.fetch_or(1);
+    loop.step(t.now += 10);
+    CHECK_EQ(policy->queue.size() + loop.figures().decisions, 0);
+    count.fetch_add(1);
+    t.host->priority(0, 3);
+    t.host->flush(true);
+    loop.step(t.now += 10);
+    CHECK_EQ(policy->queue.size() + loop.figures().decisions, 1);
+    while (other->poll(m)) {}
+}
+
 void test_refused_and_back() {
     Table t(1);
     t.host->ready(t.facts(0));
@@ -438,6 +458,7 @@ void test_many_workers() {
 int main(int argc, char** argv) {
     test_stages_ahead();
     test_moves();
+    test_rescan_over_a_writer();
     test_refused_and_back();
     test_worker_goes();
     test_life();

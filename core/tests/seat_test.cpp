@@ -603,6 +603,27 @@ void test_wake_ups() {
     other.join();
 }
 
+// A writer that died between a message and the head: the agent may be reading that message, so the next one takes another slot.
+void test_death_over_a_message() {
+    Table t;
+    t.messages();
+    std::atomic<std::uint32_t>& head = t.host->map().view_header().head;
+    t.host->ready(t.facts(3));
+    head.fetch_sub(1);  // it did not come to this
+    t.host->begin_restating();
+    for (std::uint32_t i = 0; i < 32; ++i) t.host->restate_free(i);
+    t.host->end_restating();
+    const std::vector<Message> all = t.messages();
+    CHECK_EQ(all.size(), 2);
+    CHECK_EQ(all.front().type, static_cast<std::uint16_t>(MessageType::request_new));
+    CHECK_EQ(all.back().type, static_cast<std::uint16_t>(MessageType::agent_rescan));
+    const std::uint32_t before = head.load();
+    t.host->begin_restating();  // no death: nothing is left out
+    CHECK_EQ(head.load(), before);
+    t.host->end_restating();
+    CHECK_EQ(t.messages().size(), 1);
+}
+
 }  // namespace
 
 int main() {
@@ -615,6 +636,7 @@ int main() {
     test_groups();
     test_overflow_and_words();
     test_death_over_a_claim();
+    test_death_over_a_message();
     test_forged_words();
     test_wrap();
     test_wake_ups();
