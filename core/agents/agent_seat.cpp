@@ -172,6 +172,8 @@ void AgentSeat::ring() noexcept {
         std::atomic<std::uint32_t>& bell = map_.worker_desk(worker).bell;
         bell.fetch_add(1, std::memory_order_seq_cst);
         futex_wake(&bell, 1);
+        std::atomic<std::uint64_t>& kicks = map_.desk_header().kicks;
+        kicks.store(kicks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     }
     rings_.clear();
 }

@@ -228,6 +228,7 @@ void HostSeat::ready(const RequestFacts& facts) noexcept {
     if (now_ == 0) now_ = clock_.ticks();
     times.told = now_;
     times.decided = 0;
+    times.left = 0;
     send(m);
 }
 
@@ -246,11 +247,17 @@ void HostSeat::left(const RequestFacts& facts, MessageType why, std::uint32_t wo
     m.run.run_ns_high = high(run_ns);
     entry.write(word);
     if (now_ == 0) now_ = clock_.ticks();
-    map_.times(facts.index).told = now_;
-    add(numbers().left);
+    RequestTimes& times = map_.times(facts.index);
+    count_waits(times, word.arrived);
+    times.told = now_;
+    times.decided = 0;
+    ++times.left;
+    add(why == MessageType::request_yield ? numbers().yielded : numbers().preempted);
     leave_worker(worker, facts.index);
     send(m);
 }
+
+void HostSeat::count_asked() noexcept { add(numbers().asked); }
 
 void HostSeat::blocked(std::uint32_t record, std::uint32_t worker) noexcept {
     StatusWord& entry = map_.request_word(record);
@@ -314,7 +321,20 @@ void HostSeat::ended(std::uint32_t record, bool answered, bool failed) noexcept 
     send(m);
 }
 
-// Of one that was decided here and ran. Times of other cores may be a little ahead of ours.
+// Times of other cores may be a little ahead of ours.
+void HostSeat::count_interval(SeatStage stage, std::uint64_t from, std::uint64_t to) noexcept {
+    if (from != 0 && to != 0) add(numbers().stages[static_cast<std::size_t>(stage)], to > from ? clock_.to_ns(to - from) : 0);
+}
+
+// Up to the decision that was carried out last.
+void HostSeat::count_waits(const RequestTimes& times, std::uint64_t arrived) noexcept {
+    if (times.decided == 0) return;
+    if (times.left == 0) count_interval(SeatStage::message, arrived, times.told);
+    count_interval(SeatStage::decision, times.told, times.decided);
+    count_interval(SeatStage::commit, times.decided, times.committed);
+}
+
+// Of one that was decided here and ran.
 void HostSeat::count_stages(std::uint32_t record, std::uint64_t now) noexcept {
     const RequestTimes& times = map_.times(record);
     if (times.decided == 0) return;
@@ -322,10 +342,10 @@ void HostSeat::count_stages(std::uint32_t record, std::uint64_t now) noexcept {
     map_.request_word(record).copy_own(word);
     const std::uint64_t started = times.started.load(std::memory_order_relaxed);
     const std::uint64_t ended = times.ended.load(std::memory_order_relaxed);
-    const std::uint64_t at[seat_stages + 1] = {word.arrived, times.told, times.decided, times.committed, started, ended, now};
-    Histogram* stages = numbers().stages;
-    for (std::size_t i = 0; i < seat_stages; ++i)
-        if (at[i] != 0 && at[i + 1] != 0) add(stages[i], at[i + 1] > at[i] ? clock_.to_ns(at[i + 1] - at[i]) : 0);
+    count_waits(times, word.arrived);
+    if (times.left == 0) count_interval(SeatStage::start, times.committed, started);
+    count_interval(SeatStage::run, started, ended);
+    count_interval(SeatStage::done, ended, now);
 }
 
 void HostSeat::priority(std::uint32_t record, std::int32_t value) noexcept {
@@ -488,6 +508,7 @@ void HostSeat::restate(const RequestFacts& facts, std::uint32_t flags) noexcept 
     entry.write(word);
     RequestTimes& times = map_.times(facts.index);
     times.decided = 0;
+    if ((flags & request_suspended) != 0 && times.left == 0) times.left = 1;
     if (times.told == 0 || (flags & request_on_worker) == 0) times.told = clock_.ticks();
 }
 

@@ -170,6 +170,9 @@ public:
         map_.times(record).started.store(started, std::memory_order_relaxed);
         map_.times(record).ended.store(ended, std::memory_order_relaxed);
     }
+    // By a worker whose request left because the agent asked for it (under the role), and of asks that named what did not run any more.
+    void count_asked() noexcept;
+    void count_in_vain(std::uint64_t asks) noexcept { numbers().asks_in_vain.fetch_add(asks, std::memory_order_relaxed); }
     [[nodiscard]] bool is_idle(std::uint32_t worker) const noexcept {
         const SeatWorker& line = map_.seat_worker(worker);
         return (line.flags & worker_online) != 0 && line.running == no_object && line.told != 0;
@@ -193,6 +196,8 @@ private:
     void write_worker(std::uint32_t worker) noexcept;
     void leave_worker(std::uint32_t worker, std::uint32_t record) noexcept;
     void enter_worker(std::uint32_t worker, std::uint32_t record, std::uint32_t generation) noexcept;
+    void count_interval(SeatStage stage, std::uint64_t from, std::uint64_t to) noexcept;
+    void count_waits(const RequestTimes& times, std::uint64_t arrived) noexcept;
     void count_stages(std::uint32_t record, std::uint64_t now) noexcept;
 
     // claim.cpp

@@ -241,7 +241,7 @@ struct DeskHeader {
     std::uint8_t pad3[56];
     // Told by the agent for people to see; never used for anything.
     alignas(64) std::atomic<std::uint64_t> events;
-    std::atomic<std::uint64_t> decisions, steps, runnable, waiting_ns, busy_ns, errors, rescans;
+    std::atomic<std::uint64_t> decisions, steps, runnable, kicks, busy_ns, errors, rescans;  // kicks: workers that slept, and were woken
 };
 static_assert(sizeof(DeskHeader) == 320);
 

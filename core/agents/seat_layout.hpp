@@ -42,11 +42,13 @@ struct RequestTimes {
     std::uint64_t told;        // the message that it may run
     std::uint64_t decided;     // Transaction.staged of the decision that was carried out; the agent's word, cut to what is possible
     std::uint64_t committed;
-    std::atomic<std::uint64_t> started, ended;  // of its kernel
+    std::atomic<std::uint64_t> started, ended;  // of its kernel; as if it had never left
+    std::uint64_t left;        // times it left its worker
 };
-static_assert(sizeof(RequestTimes) == 40);
+static_assert(sizeof(RequestTimes) == 48);
 
 enum class SeatStage : std::uint8_t { message = 0, decision, commit, start, run, done };  // each from the one before; message: from arrival
+// A request that leaves its worker comes to decision and commit once more for each time; its start is not known, and not counted.
 inline constexpr std::size_t seat_stages = 6;
 
 // Counters of one incarnation. Written under the role; read at any time.
@@ -58,7 +60,9 @@ struct SeatNumbers {
     std::atomic<std::uint64_t> groups, groups_refused;
     std::atomic<std::uint64_t> bells;        // rung for an agent that slept
     std::atomic<std::uint64_t> local;        // requests that ran without a decision while it was active
-    std::atomic<std::uint64_t> left;         // requests that left their worker and were offered again
+    std::atomic<std::uint64_t> preempted, yielded;  // requests that left their worker and were offered again
+    std::atomic<std::uint64_t> asked;        // those among them that left because the agent said so, and not a quantum
+    std::atomic<std::uint64_t> asks_in_vain; // of the agent, for what did not run any more; added to by workers without the role
     Histogram stages[seat_stages];
     Histogram age;                           // of decisions, when a worker took them up: the staleness window
 };

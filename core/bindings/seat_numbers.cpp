@@ -34,6 +34,7 @@ nb::dict desk_dict(const DeskHeader& desk) {
     d["busy_ns"] = read(desk.busy_ns);
     d["errors"] = read(desk.errors);
     d["rescans"] = read(desk.rescans);
+    d["kicks"] = read(desk.kicks);
     return d;
 }
 
@@ -58,7 +59,11 @@ nb::dict seat_numbers(Sweeper& sweeper, std::uint32_t index, std::uint32_t incar
     d["groups_refused"] = read(numbers.groups_refused);
     d["bells"] = read(numbers.bells);
     d["local"] = read(numbers.local);
-    d["left"] = read(numbers.left);
+    d["preempted"] = read(numbers.preempted);
+    d["yielded"] = read(numbers.yielded);
+    d["asked"] = read(numbers.asked);
+    d["asks_in_vain"] = read(numbers.asks_in_vain);
+    d["unread"] = figures.ring_waiting;
     d["offered"] = figures.offered;
     d["oldest_wait_ms"] = static_cast<double>(figures.oldest_wait_ns) / 1e6;
     d["heart_ms"] = static_cast<double>(figures.beat_age_ns) / 1e6;

@@ -97,6 +97,7 @@ void Worker::count_overrun(const Begun& begun) noexcept {
     const bool over = slice != 0 && begun.ending.ended - begun.ending.started > ns_to_ticks(static_cast<std::int64_t>(slice));
     if (over || (preemptor_ && preemptor_->request_pending())) [[unlikely]]
         pool_->memory().versions[begun.version_line].cannot_preempt.fetch_add(1, std::memory_order_relaxed);
+    if (preemptor_) tell_asks();
 }
 
 // It has run, or cannot.
@@ -146,9 +147,10 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
     if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended);
     if (Trace* trace = pool_->trace(); trace != nullptr && ending.started != 0) [[unlikely]] {
-        trace->add(TraceKind::run, ending.ended, ending.started, index_, index,
+        trace->add(TraceKind::run, ending.ended, piece_began_ != 0 ? piece_began_ : ending.started, index_, index,
                    static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);
     }
+    piece_began_ = 0;
     BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
     account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
     serving_ = nobody;

@@ -40,12 +40,6 @@ bool Pool::suspend(std::uint32_t index, std::uint32_t worker, std::uint64_t ran_
     std::uint32_t expected = low_half(record.state.load(std::memory_order_relaxed) >> 8, State::running);
     // SYNC: acq_rel pairs with end_record(): it is queued again, or has ended.
     if (!record.state.compare_exchange_strong(expected, low_half(expected >> 8, State::queued), std::memory_order_acq_rel)) return false;
-    if (trace_ != nullptr) [[unlikely]] {
-        const std::uint64_t at = ticks();
-        const auto end = why == MessageType::request_yield ? TraceEnd::yielded : TraceEnd::preempted;
-        trace_->add(TraceKind::run, at, at - std::min(at, ns_to_ticks(static_cast<std::int64_t>(ran_ns))), worker, index, static_cast<std::uint32_t>(end),
-                    record.version_line);
-    }
     if (seated()) [[unlikely]] offer_to_agent(index, why, ran_ns);
     return true;
 }
@@ -203,6 +197,14 @@ void Worker::run_pieces(std::unique_ptr<Begun> begun) {
         }
     if (begun->fiber) fibers_.give(std::move(begun->fiber));
     settle(*begun);
+    tell_asks();
+}
+
+// Of its agent, for what did not run any more.
+void Worker::tell_asks() noexcept {
+    const std::uint64_t now = preemptor_->in_vain();
+    if (now != told_in_vain_ && seat_ != nullptr) seat_->count_in_vain(now - told_in_vain_);
+    told_in_vain_ = now;
 }
 
 // True: it has come to its end.
@@ -216,6 +218,7 @@ bool Worker::run_piece(Begun& begun) {
         run.started += now - begun.left_at;
     }
     line_.run_started.store(now, std::memory_order_relaxed);
+    piece_began_ = now;
     running_ = &begun;
     if (!begun.fiber) preemptor_->disarm();  // what looks for itself is not disturbed
     preemptor_->name(Preemptor::name_of(begun.record, run.record_generation));
@@ -256,12 +259,20 @@ void Worker::suspend(std::unique_ptr<Begun> begun) {
     VersionLine& version = pool_->memory().versions[begun->version_line];
     (how == Left::preempted ? version.preemptions : version.yields).fetch_add(1, std::memory_order_relaxed);
     const auto ran_ns = static_cast<std::uint64_t>(ticks_to_ns(begun->left_at - begun->run.started));
+    if (Trace* trace = pool_->trace(); trace != nullptr) [[unlikely]] {
+        const auto end = how == Left::yielded ? TraceEnd::yielded : TraceEnd::preempted;
+        trace->add(TraceKind::run, begun->left_at, piece_began_, index_, index, static_cast<std::uint32_t>(end), begun->version_line);
+    }
+    piece_began_ = 0;
+    const bool asked = preemptor_->was_asked();
     suspended_.push_back(std::move(begun));
     suspended_records_.push_back(index);
     while (!pool_->enter(patience_ns)) {}  // the host ends whoever has it that long
     const MessageType why = how == Left::preempted ? MessageType::request_preempt : MessageType::request_yield;
     if (pool_->suspend(index, index_, ran_ns, why) && on_left) on_left(index, how, ran_ns);
+    if (asked && seat_ != nullptr) seat_->count_asked();
     pool_->leave();
+    tell_asks();
     line_.record.store(nobody, std::memory_order_relaxed);
 }
 

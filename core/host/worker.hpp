@@ -139,6 +139,7 @@ private:
     void run_through(Begun& begun);
     void settle(Begun& begun);
     void count_overrun(const Begun& begun) noexcept;
+    void tell_asks() noexcept;
     // suspended.cpp
     [[nodiscard]] bool may_leave(const Binding& binding, std::uint32_t record);
     [[nodiscard]] std::uint64_t slice_ns(std::uint32_t record) const noexcept;
@@ -211,6 +212,8 @@ private:
 
     std::unique_ptr<Preemptor> preemptor_;   // since it was first needed
     std::shared_ptr<HostSeat> watched_seat_; // whose asks to leave it believes
+    std::uint64_t told_in_vain_ = 0;         // of the preemptor's count of asks in vain
+    std::uint64_t piece_began_ = 0;          // ticks, of what runs in pieces; 0: nothing does
     const Begun* running_ = nullptr;         // the piece that runs
     Fibers fibers_;
     std::vector<std::unique_ptr<Begun>> suspended_;   // that have left

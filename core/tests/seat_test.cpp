@@ -208,6 +208,51 @@ void test_one_request() {
     for (std::size_t i = 0; i < seat_stages; ++i) CHECK_EQ(numbers.stages[i].buckets[Histogram::bucket_of(stages[i])].load(), 1);
 }
 
+std::uint64_t total(const Histogram& histogram) {
+    std::uint64_t sum = 0;
+    for (const auto& bucket : histogram.buckets) sum += bucket.load();
+    return sum;
+}
+
+// It leaves its worker once: each wait for a decision counts, what came before all of them once, and its start not at all.
+void test_stages_of_one_that_leaves() {
+    Table t;
+    t.now += 100;
+    RequestFacts facts = t.facts(4);
+    facts.flags = message_preemptible;
+    t.host->ready(facts);
+    t.host->flush();
+    t.now += 50;
+    t.stage(1, t.decided(4));
+    t.now += 30;
+    CHECK_EQ(t.look(1), 1);
+    t.now += 200;
+    facts.worker = 1;
+    t.host->left(facts, MessageType::request_preempt, 1, 200);
+    t.host->count_asked();
+    t.host->count_in_vain(3);
+    t.host->flush();
+    Decided again = t.decided(4);
+    again.tseq = 2;
+    t.now += 40;
+    t.stage(1, again);
+    t.now += 20;
+    CHECK_EQ(t.look(1), 1);
+    t.now += 100;
+    t.host->ran(4, t.now - 300, t.now);
+    t.now += 60;
+    t.host->ended(4, true, false);
+    const SeatNumbers& numbers = t.host->numbers();
+    const auto counted = [&](SeatStage stage, std::uint64_t ns) { return numbers.stages[static_cast<std::size_t>(stage)].buckets[Histogram::bucket_of(ns)].load(); };
+    CHECK_EQ(counted(SeatStage::message, 10), 1);
+    CHECK(counted(SeatStage::decision, 50) == 1 && counted(SeatStage::decision, 40) == 1);
+    CHECK(counted(SeatStage::commit, 30) == 1 && counted(SeatStage::commit, 20) == 1);
+    CHECK(counted(SeatStage::run, 300) == 1 && counted(SeatStage::done, 60) == 1);
+    const std::uint64_t counts[seat_stages] = {1, 2, 2, 0, 1, 1};
+    for (std::size_t i = 0; i < seat_stages; ++i) CHECK_EQ(total(numbers.stages[i]), counts[i]);
+    CHECK(numbers.preempted.load() == 1 && numbers.yielded.load() == 0 && numbers.asked.load() == 1 && numbers.asks_in_vain.load() == 3);
+}
+
 // Each refusal, and that the one that comes first in the order is the one that is given.
 void test_refusals() {
     Table t;
@@ -630,6 +675,7 @@ int main() {
     test_layout();
     test_attach();
     test_one_request();
+    test_stages_of_one_that_leaves();
     test_refusals();
     test_withdraw_and_room();
     test_withdraw_race();

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,43 @@ def test_its_stages_are_counted(agent_host: teal.Host, echo: teal.Model) -> None
     assert seat.staleness.count >= seat.completed
     assert seat.events >= 400
     assert 0.0 <= seat.hit_rate <= 1.0
+
+
+def test_who_left_in_the_middle_is_counted() -> None:
+    """A known sequence: first nobody else wants the worker, then two take turns."""
+    told, numbers = until(_turns)
+    assert told.preempted == numbers.preemptions > 0
+    assert told.yielded == 0
+    assert told.asked <= told.preempted
+    assert told.stages["decision"].count == told.stages["commit"].count == told.completed == 3 + told.preempted
+    assert told.stages["message"].count == told.stages["run"].count == 3
+    assert 1 <= told.stages["start"].count <= 2  # not of those that left
+    assert told.hit_rate == told.hits / (told.hits + told.misses)
+    assert told.staleness.count == told.hits == told.completed
+    assert told.settings == {"quantum": "100us", "by": "model", "slo": "1ms"}
+
+
+def _turns() -> Any:
+    """Nothing where its agent fell meanwhile, as on a machine that is too busy."""
+    with teal.Host(policy="shinjuku:quantum=100us") as host:
+        slow = host.load("slow", "builtin:spin")
+
+        def ended(count: int) -> Any:
+            while (agent := host.agents["default"]).fallbacks == 0:
+                if agent.seats["default"].stages["done"].count == count:
+                    return agent
+            return None
+
+        slow(np.int64(2_000))
+        if (agent := ended(1)) is None:
+            return None
+        seat = agent.seats["default"]
+        assert (seat.preempted, seat.stages["start"].count, seat.completed) == (0, 1, 1)
+        futures = [slow.submit(np.int64(20_000)) for _ in range(2)]
+        for future in futures:
+            future.result()
+        agent = ended(3)
+        return None if agent is None else (agent.seats["default"], slow.statistics())
 
 
 def test_a_pools_settings_bring_their_agent() -> None:
@@ -90,6 +128,39 @@ def test_settings_change_while_it_serves(agent_host: teal.Host, echo: teal.Model
     os.kill(pid, signal.SIGKILL)
     until(lambda: (a := agent_host.agents["default"]).state == "online" and a.pid != pid)
     assert "pause 9, sour" in agent_host.agents.dump("default")  # the one that took its place was told too
+
+
+_CHANGES = [
+    ("fifo-per-worker", {"steal": "0"}, {"steal": "no"}, {"steal": "perhaps"}),
+    ("edf", {"deadline": "2ms", "deadline.echo": "1ms"}, {"deadline": "3ms"}, {"deadline": "soon"}),
+    ("fair", {"weight": "2", "weight.echo": "0.5", "by": "session"}, {"by": "model"}, {"weight": "0"}),
+    ("shinjuku", {"quantum": "20us", "slo": "2ms", "slo.echo": "100us"}, {"quantum": "50us"}, {"quantum": "1ns"}),
+    ("composite:part.a=fifo,part.b=edf,else=b", {"to.echo": "a"}, {"else": "a"}, {"else": "c"}),
+]
+
+
+@pytest.mark.parametrize(("policy", "new", "then", "wrong"), _CHANGES, ids=lambda value: str(value)[:9])
+def test_each_policys_settings_change_while_it_serves(
+    agent_host: teal.Host,
+    echo: teal.Model,
+    policy: str,
+    new: dict[str, str],
+    then: dict[str, str],
+    wrong: dict[str, str],
+) -> None:
+    agent_host.agents.start("default", policy)
+    right(echo, 20)
+    now = agent_host.agents.set("default", **new)
+    assert new.items() <= now.items()
+    right(echo, 20)
+    now = agent_host.agents.set("default", **then)
+    right(echo, 20)
+    with pytest.raises(teal.InvalidArgument, match=next(iter(wrong)).partition(".")[0]):
+        agent_host.agents.set("default", **{**new, **wrong, "colour": "blue"})
+    agent = agent_host.agents["default"]
+    assert agent.seats["default"].settings == now  # all or none
+    assert all(f"{name}={value}" in agent.policies[0] for name, value in ({**new, **then}).items())
+    right(echo, 20)
 
 
 class Load(threading.Thread):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 
 import teal
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
+from trace_events import check
 
 Serve = Callable[..., Any]
 Typed = Callable[[Any], Any]
@@ -48,7 +52,17 @@ def test_from_start_to_stop(at: Any) -> None:
     upgraded = at("agent upgrade default --policy edf --json").json
     assert upgraded["pid"] != said["pid"]
     listed = at("agent ls").out.splitlines()
-    assert listed[0].split() == ["pools", "policy", "state", "process", "core", "place", "link", "restarts"]
+    assert listed[0].split() == [
+        "pools",
+        "policy",
+        "state",
+        "process",
+        "core",
+        "place",
+        "link",
+        "fallbacks",
+        "restarts",
+    ]
     assert any(line.split()[:3] == ["default", "edf", "online"] for line in listed)
     assert at("agent stop default --json").json == {"stopped": "default"}
     assert at("agent stop default").err.startswith("NotFound: ")
@@ -95,8 +109,9 @@ def test_a_trace_opens(at: Any, tmp_path: Path) -> None:
         thread.join()
     assert said["events"] > 0
     document = json.loads((tmp_path / "out.json").read_text())
+    check(document)
     events = document["traceEvents"]
-    runs = [event for event in events if event["ph"] == "X"]
+    runs = [event for event in events if event["ph"] == "X" and event["cat"] == "run"]
     assert runs
     assert {run["name"] for run in runs} == {"sum"}
     assert all(run["dur"] >= 0 and run["ts"] >= 0 for run in runs)

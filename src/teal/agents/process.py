@@ -159,6 +159,7 @@ class Process:
             loop = _core.AgentLoop(datagram.take_fd(), datagram.take_fd(), policy, order.link, order.spin_ns)
             self._rounds.add(loop)
             self._seats[order.pool] = Seat(order, loop, _name(wanted), policy)
+            seated.settings = dict(policy.settings())
         except Exception as error:
             seated.error = wire.failure_of(error)
         self._report(seated)
@@ -175,8 +176,7 @@ class Process:
         try:
             if seat is None:
                 raise InvalidArgument(f"no agent sits at pool {pool!r}")
-            for name, value in settings.items():
-                seat.policy.set(name, value)
+            _set_all(seat.policy, settings)
             changed.settings = dict(seat.policy.settings())
             self._wanted[pool].settings.update(settings)
         except Exception as error:
@@ -189,6 +189,27 @@ class Process:
     def _report(self, report: orders.AgentReport) -> None:
         with contextlib.suppress(OSError):  # the host is gone, and so are we soon
             wire.send(self._socket, report)
+
+
+def _set_all(policy: _core.Policy, settings: dict[str, str]) -> None:
+    """All of them or none. Raises what is wrong with the first that is refused."""
+    before = dict(policy.settings())
+    done: list[str] = []
+    try:
+        for name, value in settings.items():
+            policy.set(name, value)
+            done.append(name)
+    except Exception as error:
+        kept = [name for name in done if name not in before]  # slo.NAME and the like, which nobody can take back
+        for name in done:
+            if name in before:
+                policy.set(name, before[name])
+        words = str(error) if isinstance(error, TealError) else f"{type(error).__name__}: {error}"
+        if kept:
+            raise InvalidArgument(f"{words}; {', '.join(kept)} was new, and is set") from error
+        if isinstance(error, TealError):
+            raise
+        raise InvalidArgument(f"the policy does not take it: {words}") from error
 
 
 def _fault(seat: Seat) -> orders.Faulted:

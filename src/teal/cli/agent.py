@@ -182,11 +182,12 @@ def audit_text(line: AuditLine) -> str:
 
 def agents_table(agents: list[AgentStatistics]) -> Table:
     """One row for each."""
-    table = draw.table(("pools", "policy", "state", "process", "core", "place", "link", "restarts"), right=("process",))
+    table = draw.table(("pools", "policy", "state", "process", "core", "place", "link", "fallbacks", "restarts"),
+                       right=("process", "fallbacks", "restarts"))  # fmt: skip
     for agent in agents:
         core = "-" if agent.core is None else str(agent.core)
         cells = (", ".join(agent.pools), ", ".join(dict.fromkeys(agent.policies)), agent.state, str(agent.pid or "-"))
-        draw.row(table, *cells, core, agent.place, agent.link, str(agent.restarts))
+        draw.row(table, *cells, core, agent.place, agent.link, str(agent.fallbacks), str(agent.restarts))
     return table
 
 

@@ -20,8 +20,8 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AgentInterval:
-    """agents: histograms and staged hits of the interval, other counters since their agent sat down; rates: events a
-    second by pool; since_start: there was no earlier look."""
+    """agents: histograms and staged hits (and so their rate) of the interval, other counters since their agent sat
+    down; rates: events a second by pool; since_start: there was no earlier look."""
 
     interval_s: float
     since_start: bool

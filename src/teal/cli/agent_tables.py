@@ -28,8 +28,8 @@ def drawn(agents: list[AgentStatistics], rates: Mapping[str, float] | None = Non
             parts.append(Text(draw.printable(f"{', '.join(agent.pools)}: {agent.state}: {agent.why}")))
     seats = [seat for agent in agents for seat in agent.seats.values()]
     if seats:
-        parts += [Text(), _seats(seats, rates or {}), Text(), _stages(seats)]
-        parts += [Text(line) for seat in seats for line in _refusals(seat)]
+        parts += [Text(), _decided(seats, rates or {}), Text(), _odd(seats), Text(), _stages(seats)]
+        parts += [Text(line) for seat in seats for line in (*_settings(seat), *_refusals(seat))]
     return Group(*parts)  # type: ignore[arg-type]
 
 
@@ -39,16 +39,27 @@ def _heads(agents: list[AgentStatistics]) -> object:
     return agents_table(agents)
 
 
-def _seats(seats: list[SeatStatistics], rates: Mapping[str, float]) -> object:
-    numbers = ("queued", "runnable", "events/s", "decisions", "staged hits", "local", "left", "lost", "heart")
+def _decided(seats: list[SeatStatistics], rates: Mapping[str, float]) -> object:
+    """What waits, and who decided."""
+    numbers = ("queued", "runnable", "unread", "events/s", "decisions", "carried out", "refused", "staged hits",
+               "local")  # fmt: skip
     table = draw.table(("pool", *numbers), right=numbers)
     for seat in seats:
         rate = draw.rate(rates[seat.pool]) if seat.pool in rates else "-"
         hits = f"{seat.hit_rate:.1%}" if seat.hits + seat.misses else "-"
-        cells = (f"{seat.queued}", f"{seat.runnable}", rate, f"{seat.decisions:,}", hits)
-        draw.row(
-            table, seat.pool, *cells, f"{seat.local:,}", f"{seat.left:,}", f"{seat.lost:,}", f"{seat.heart_ms:.1f} ms"
-        )
+        counts = (seat.decisions, seat.completed, sum(seat.refused.values()))
+        waits = (f"{count:,}" for count in (seat.queued, seat.runnable, seat.unread))
+        draw.row(table, seat.pool, *waits, rate, *(f"{count:,}" for count in counts), hits, f"{seat.local:,}")
+    return table
+
+
+def _odd(seats: list[SeatStatistics]) -> object:
+    """Requests that left in the middle, and what went on between the two besides messages and decisions."""
+    counts = ("preempted", "yielded", "asked", "asks in vain", "bells", "kicks", "lost", "rescans", "errors")
+    table = draw.table(("pool", *counts, "heart"), right=(*counts, "heart"))
+    for seat in seats:
+        cells = (f"{getattr(seat, name.replace(' ', '_')):,}" for name in counts)
+        draw.row(table, seat.pool, *cells, f"{seat.heart_ms:.1f} ms")
     return table
 
 
@@ -61,6 +72,12 @@ def _stages(seats: list[SeatStatistics]) -> object:
             draw.row(table, name, stage, f"{h.count:,}", *latencies)
             name = ""
     return table
+
+
+def _settings(seat: SeatStatistics) -> list[str]:
+    if not seat.settings:
+        return []
+    return [draw.printable(f"{seat.pool}: {'  '.join(f'{name}={value}' for name, value in seat.settings.items())}")]
 
 
 def _refusals(seat: SeatStatistics) -> list[str]:

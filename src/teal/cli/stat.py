@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from teal.cli.interval import Interval
+    from teal.cli.interval import Interval, Version
     from teal.host.host import Host
     from teal.host.records import Histogram
 
@@ -135,6 +135,7 @@ def _remarks(found: Interval) -> list[str]:
             f"{found.unattributed:,} calls are in no row's copy, wake and total: a client counts "
             f"{_core.MODELS_COUNTED_APART} models apart"
         )
+    remarks += [line for model in found.models if (line := _preempted(model))]
     cache = found.cache
     if cache.hits or cache.misses or cache.note:
         loads = cache.hits + cache.misses
@@ -148,6 +149,15 @@ def _remarks(found: Interval) -> list[str]:
             f"{gone:,} client{'s' * (gone != 1)} that left had {requests:,} requests; the models' rows have them"
         )
     return remarks
+
+
+def _preempted(model: Version) -> str:
+    """How often requests of a version left their worker in the middle, or should have."""
+    counts = {"taken from their worker": model.preemptions, "left it at a yield point": model.yields,
+              "should have left and could not": model.cannot_preempt,
+              "ended while they were away": model.dropped}  # fmt: skip
+    said = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
+    return f"{draw.printable(model.name)} version {model.version}: requests {said}" if said else ""
 
 
 def _workers(found: Interval) -> Table:

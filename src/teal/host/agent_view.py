@@ -13,18 +13,24 @@ from teal.host.audit import AuditLine
 from teal.host.records import Histogram
 
 STAGES = ("message", "decision", "commit", "start", "run", "done")  # each from the one before; message: from arrival
+_AS_THEY_ARE = ("messages", "lost", "hits", "misses", "local", "preempted", "yielded", "asked", "asks_in_vain",
+                "unread", "bells", "groups", "groups_refused")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SeatStatistics:
     """What happened at one pool since its agent sat down.
 
-    stages: arrival → message → decision → commit → start → run → done, each from the one before. staleness: age of
-    decisions when a worker took them up. hits, misses: looks of a worker that found a decision staged, or none though
-    requests waited; refused: decisions by the reason; bugs: those that no correct agent meets. local: requests that
-    ran without a decision; left: those that left their worker and were offered again; lost: messages that found the
-    ring full, after which the agent reads all words anew. queued: requests that wait for its decisions now. events,
-    decisions, runnable, busy_ns, errors, rescans: as the agent says."""
+    settings: of its policy, all of them. stages: arrival → message → decision → commit → start → run → done, each from
+    the one before. staleness: age of decisions when a worker took them up: how old the agent's view was. hits, misses:
+    looks of a worker that found a decision staged, or none though requests waited; hit_rate: share of the former, 0
+    when there were none. completed: decisions that were carried out; refused: others, by the reason; bugs: those that
+    no correct agent meets. local: requests that ran without a decision. preempted, yielded: requests that left their
+    worker and were offered again; asked: those among them that left because the agent said so, and not a quantum;
+    asks_in_vain: when what it named did not run any more. queued: requests that wait for its decisions now; unread:
+    messages that it has not read yet; lost: those that found the ring full, after which it reads all words anew
+    (rescans). bells: rung for an agent that slept; kicks: by it, for workers that slept. events, decisions, runnable,
+    busy_ns, errors, rescans, kicks: as the agent says."""
 
     pool: str
     incarnation: int
@@ -33,9 +39,15 @@ class SeatStatistics:
     lost: int
     hits: int
     misses: int
+    hit_rate: float
     local: int
-    left: int
+    preempted: int
+    yielded: int
+    asked: int
+    asks_in_vain: int
+    unread: int
     bells: int
+    kicks: int
     groups: int
     groups_refused: int
     completed: int
@@ -51,18 +63,19 @@ class SeatStatistics:
     heart_ms: float
     stages: Mapping[str, Histogram]
     staleness: Histogram
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def hit_rate(self) -> float:
-        """Share of looks that found a decision; 0 when there were none."""
-        looks = self.hits + self.misses
-        return self.hits / looks if looks else 0.0
+    def left(self) -> int:
+        """Requests that left their worker in the middle."""
+        return self.preempted + self.yielded
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatistics:
     """One agent. state: "online", "fallen" (its pools go on in their own order; it is started again), "starting",
-    "stopped"; why: it fell. place: where it runs now; walls: what its process is locked in with."""
+    "stopped"; why: it fell. fallbacks: times its pools went on without it; restarts: times it came back. place: where
+    it runs now; walls: what its process is locked in with."""
 
     pools: tuple[str, ...]
     policies: tuple[str, ...]
@@ -73,6 +86,7 @@ class AgentStatistics:
     place: str
     placement: str
     link: str
+    fallbacks: int
     restarts: int
     upgrades: int
     moves: int
@@ -91,6 +105,7 @@ def agent_of(raw: Mapping[str, Any]) -> AgentStatistics:
 def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
     """From what a host says of a pool's seat."""
     desk = raw["desk"]
+    looks = raw["hits"] + raw["misses"]
     refused = {reason: count for reason, count in raw["refused"].items() if count}
     return SeatStatistics(
         pool=pool,
@@ -106,13 +121,13 @@ def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
         busy_ns=desk["busy_ns"],
         errors=desk["errors"],
         rescans=desk["rescans"],
+        kicks=desk["kicks"],
         heart_ms=raw["heart_ms"],
+        hit_rate=raw["hits"] / looks if looks else 0.0,
+        settings=raw["settings"],
         stages={stage: Histogram.of(raw["stages"].get(stage, [])) for stage in STAGES},
         staleness=Histogram.of(raw["age"]),
-        **{
-            name: raw[name]
-            for name in ("messages", "lost", "hits", "misses", "local", "left", "bells", "groups", "groups_refused")
-        },
+        **{name: raw[name] for name in _AS_THEY_ARE},
     )
 
 

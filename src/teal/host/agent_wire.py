@@ -92,10 +92,11 @@ class Begun(Message, tag="begun"):
 
 
 class Seated(Message, tag="seated"):
-    """Attached and ready: what it would decide counts once the host says so."""
+    """Attached and ready: what it would decide counts once the host says so. ``settings``: of its policy, all."""
 
     pool: str
     incarnation: int
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
     error: Failure | None = None
 
 

@@ -52,6 +52,7 @@ class Agent:
         self.crew: Crew | None = None
         self.state = "starting"  # then online, fallen (until it is started again), stopped
         self.why = ""  # it fell
+        self.fallbacks = 0
         self.restarts = 0
         self.upgrades = 0
         self.changed: dict[str, dict[str, str]] = {}  # settings by pool, beyond what its specs say
@@ -103,6 +104,7 @@ class Agent:
             return
         crew.fall_back(why)
         self.crew = None
+        self.fallbacks += 1
         self.state, self.why = "fallen", why
         if self.watch is not None:
             self.watch.stop()
@@ -155,6 +157,7 @@ class Agent:
             "place": self.watch.place if self.watch is not None else self.options.placement,
             "placement": self.options.placement,
             "link": self.options.link,
+            "fallbacks": self.fallbacks,
             "restarts": self.restarts,
             "upgrades": self.upgrades,
             "moves": self.watch.moves if self.watch is not None else 0,

@@ -30,6 +30,8 @@ log = logging.getLogger("teal.host")
 _BEGIN = 60.0  # seconds for importing policies
 _ANSWER = 5.0  # for anything else
 _LEAVE = 1.0
+_MOST_SETTINGS = 1_000
+_LONGEST_SETTING = 200  # characters of a name or a value
 _HEARD = 0.1  # for what need not be heard at once
 
 
@@ -46,6 +48,7 @@ class Crew:
         self._incarnations: dict[str, Incarnation] = {}
         self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended)
         self.walls: Mapping[str, Any] = {}
+        self._settings: dict[str, dict[str, str]] = {}  # of its policies, by pool, as it says
         self._since: float | None = None
         self._until: float | None = None
         self._end = asyncio.Event()
@@ -99,6 +102,7 @@ class Crew:
             incarnation.handed_over()
             if seated.error is not None:
                 wire.raise_failure(seated.error)
+            self._settings[pool.name] = _for_people(seated.settings)
 
     def take_over(self) -> None:
         """Its decisions count, in all pools. Raises PeerDied when it has gone meanwhile."""
@@ -136,7 +140,7 @@ class Crew:
         changed = await self.process.ask(orders.Change(pool, settings), f"changed {pool}", _ANSWER)
         if changed.error is not None:
             wire.raise_failure(changed.error)
-        now: dict[str, str] = changed.settings
+        self._settings[pool] = now = _for_people(changed.settings)
         return now
 
     async def look(self, *, dump: bool) -> list[dict[str, Any]]:
@@ -148,7 +152,10 @@ class Crew:
 
     def numbers(self) -> dict[str, dict[str, Any]]:
         """Of its seats, by pool."""
-        return {pool.name: pool.seat.numbers(self.incarnation(pool)) for pool in self._pools}
+        return {
+            pool.name: {**pool.seat.numbers(self.incarnation(pool)), "settings": self._settings[pool.name]}
+            for pool in self._pools
+        }
 
     def move(self, own: bool) -> None:
         """To its own core, or to those of the workers, where it sleeps at once when there is nothing to do."""
@@ -188,3 +195,9 @@ class Crew:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _for_people(settings: Mapping[str, str]) -> dict[str, str]:
+    """What an agent says of its policy, cut."""
+    some = list(settings.items())[:_MOST_SETTINGS]
+    return {printable(name[:_LONGEST_SETTING]): printable(value[:_LONGEST_SETTING]) for name, value in some}
