@@ -144,7 +144,8 @@ def models(
 @command.command(name="wave")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--quick", is_flag=True, help="Fewer and shorter blocks: 90 s, wider errors.")
-@click.option("--parts", "--part", "parts", metavar="NAME,…", default="", help="Only these [default: all]; --list names them.")
+@click.option("--parts", "--part", "parts", metavar="NAME,…", default="",
+              help="Only these [default: all]; --list names them.")  # fmt: skip
 @click.option("--list", "listed", is_flag=True, help="Print the parts and end.")
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the pictures (SVG).")
 @click.option("--foundation", "older", type=click.Path(exists=True, file_okay=False, path_type=Path),

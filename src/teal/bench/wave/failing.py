@@ -69,7 +69,9 @@ class Doomed:
         """What came of the load, and of what was done meanwhile."""
         found: list[dict[str, Any]] = []
         arrivals = loads.draw(self._load, n, seed, rate)
-        thread = threading.Thread(target=lambda: found.append(self._driver.send(PLAIN, self._load, arrivals, 64, NAP_NS)))
+        thread = threading.Thread(
+            target=lambda: found.append(self._driver.send(PLAIN, self._load, arrivals, 64, NAP_NS))
+        )
         thread.start()
         try:
             done = meanwhile()

@@ -33,7 +33,8 @@ def lines(title: str, across: str, up: str, data: Sequence[tuple[str, Points]]) 
     shapes = []
     for power in range(low, high + 1):
         _, y = at(0, 10.0**power)
-        shapes += [_axis(LEFT, y, WIDTH - RIGHT, y), _text(LEFT - 6, y + 4, f"{10.0**power:g}", "end")]
+        shapes += [_axis(LEFT, y, WIDTH - RIGHT, y)]
+        shapes += [_text(LEFT - 6, y + 4, f"{10.0**power:g}", "end")]
     for step in range(6):
         x, _ = at(most * step / 5, 10.0**low)
         shapes.append(_text(x, HEIGHT - BOTTOM + 16, f"{most * step / 5:.0%}", "middle"))
@@ -48,7 +49,10 @@ def lines(title: str, across: str, up: str, data: Sequence[tuple[str, Points]]) 
 
 
 def bars(title: str, up: str, data: Sequence[tuple[str, float]]) -> str:
-    """One horizontal bar for each name, with its value and how many times the first it is. Raises ValueError where no value is above 0."""
+    """One horizontal bar for each name, with its value and how many times the first one that is.
+
+    Raises ValueError where there is nothing, or the first value is not above 0.
+    """
     most = max((value for _, value in data), default=0.0)
     if most <= 0 or data[0][1] <= 0:
         raise ValueError(f"{title}: nothing to draw")

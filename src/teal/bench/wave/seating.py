@@ -23,15 +23,17 @@ from .mode import Mode
 
 T = TypeVar("T")
 POOL = "default"
+SLOTS = 4096  # of the load's session: it has some hundred for each kind of request
 PATIENCE = 10.0  # seconds, for the host to seat an agent
 MAX_WAIT_NS = 10_000_000_000  # a bench's agent is never taken for slow
 
 
 def host(inline: str, core: int) -> teal.Host:
     """A host with one worker on a core; inline: the policy that is called there, or nothing."""
+    limits = teal.Limits(slots=SLOTS)
     if not inline:
-        return teal.Host(workers=1, cores=[core])
-    return teal.Host(workers=1, cores=[core], policy=f"{inline}{',' if ':' in inline else ':'}inline=1")
+        return teal.Host(workers=1, cores=[core], limits=limits)
+    return teal.Host(workers=1, cores=[core], limits=limits, policy=f"{inline}{',' if ':' in inline else ':'}inline=1")
 
 
 def policy(name: str, *, python: bool) -> _core.Policy:

@@ -140,9 +140,7 @@ class Stage:
                 "own_core": self.cores.agent,
                 "rocks": str(self._data or self.folder),
             }
-            self._lanes[mode.host] = self._stack.enter_context(
-                self.environment.lane("teal.bench.wave.driver", config)
-            )
+            self._lanes[mode.host] = self._stack.enter_context(self.environment.lane("teal.bench.wave.driver", config))
         return self._lanes[mode.host]
 
     def block(
