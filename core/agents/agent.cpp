@@ -42,7 +42,7 @@ void AgentLoop::update(Place& place) {
     put(idle_, &Place::at_idle, place, view.idle);
     put(room_, &Place::at_room, place, room);
     put(behind_, &Place::at_behind, place, view.staged > 0);
-    put(preemptible_, &Place::at_preemptible, place, view.running != nullptr && view.running->preemptible && !place.asked);
+    put(preemptible_, &Place::at_preemptible, place, view.running != nullptr && view.running->preemptible && !place.asked && preempts_);
     dirty_ = true;
 }
 
@@ -329,6 +329,8 @@ bool AgentLoop::stage(Place& place, const Decision& decision, std::uint32_t obje
         d.generation = request.generation;
         d.tseq = request.tseq;
         d.priority = request.priority;
+        // Nobody will ask it to leave: its worker need not look. What looks for itself hears of a cancel so, and costs nothing.
+        if (!preempts_ && decision.slice_ns == 0 && !request.yields) d.run_flags |= run_may_not_preempt;
     }
     const AgentSeat::Staged staged = seat_->stage(place.view.index, d);
     if (!staged.ok) return false;
@@ -411,6 +413,7 @@ void AgentLoop::ask_preempts() {
 
 unsigned AgentLoop::step(std::uint64_t now) {
     now_ = now;
+    preempts_ = policy_->preempts();
     depth_ = std::clamp(policy_->depth(), 0U, stage_depth);
     if (!seat_->stages_ahead()) depth_ = 0;
     else depth_ = std::min(depth_ + seat_->more_ahead(), stage_depth);

@@ -135,6 +135,7 @@ private:
     std::uint64_t now_ticks_ = 0;
     std::uint32_t waiting_ = 0;                // requests that may run and are not staged
     unsigned depth_ = 1;
+    bool preempts_ = true;  // the policy may ask
     bool online_ = false;
     bool dirty_ = false;                       // something changed since the policy was asked last
     bool crowded_ = false;                     // a worker was passed over, as its slots were all taken

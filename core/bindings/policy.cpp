@@ -119,6 +119,7 @@ public:
         const nb::object said = call(event_preempt, now, view_of(worker));
         return said.is_valid() && PyObject_IsTrue(said.ptr()) == 1;
     }
+    bool preempts() const override { return methods_[event_preempt].is_valid(); }
     std::uint64_t timer_ns(std::uint64_t) override { return number("wake_at", UINT64_MAX, 0); }
     unsigned depth() const override { return static_cast<unsigned>(number("depth", stage_depth, 1)); }
     bool moves() const override { return number("moves", 1, 0) != 0; }

@@ -82,6 +82,31 @@ void test_stages_ahead() {
     CHECK_EQ(t.loop->figures().decisions, 5);  // nothing behind what runs any more
 }
 
+// A policy that never asks is not asked, and what it gives without a slice runs undisturbed; unless it looks for itself.
+void test_never_preempts() {
+    for (const bool may_preempt : {true, false}) {
+        Table t(3);
+        t.policy->may_preempt = may_preempt;
+        const std::uint32_t kinds[] = {message_preemptible, message_preemptible | message_yields, 0};
+        for (std::uint32_t i = 0; i < 3; ++i) {
+            RequestFacts facts = t.facts(i);
+            facts.flags = kinds[i];
+            t.host->ready(facts);
+        }
+        t.step();
+        std::uint8_t flags[3] = {};
+        for (std::uint32_t worker = 0; worker < 3; ++worker) {
+            const std::uint32_t index = t.look(worker);
+            if (CHECK(index < 3)) flags[index] = t.claims[0].decided.run_flags;
+        }
+        t.step();
+        CHECK_EQ(flags[0], may_preempt ? 0 : run_may_not_preempt);
+        CHECK_EQ(flags[1], 0);
+        CHECK_EQ(flags[2], may_preempt ? 0 : run_may_not_preempt);
+        CHECK_EQ(t.policy->wondered > 0, may_preempt);
+    }
+}
+
 // What waits behind another one goes to a worker that has nothing to do.
 void test_moves() {
     Table t;
@@ -457,6 +482,7 @@ void test_many_workers() {
 
 int main(int argc, char** argv) {
     test_stages_ahead();
+    test_never_preempts();
     test_moves();
     test_rescan_over_a_writer();
     test_refused_and_back();

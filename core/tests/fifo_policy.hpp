@@ -39,12 +39,19 @@ public:
         return {};
     }
     unsigned depth() const override { return ahead; }
+    bool preempt(const PolicyWorker&, std::uint64_t) override {
+        ++wondered;
+        return false;
+    }
+    bool preempts() const override { return may_preempt; }
     bool set(std::string_view, std::string_view) override { return false; }
     PolicySettings settings() const override { return {}; }
     std::string_view name() const override { return "fifo"; }
 
     std::deque<PolicyRequest*> queue;
     unsigned ahead = 1;
+    bool may_preempt = true;
+    unsigned wondered = 0;  // times it was asked whether something is to leave
     std::uint64_t news = 0, done = 0, departed = 0;
     Outcome last_refusal = Outcome::complete;
 };

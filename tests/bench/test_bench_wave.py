@@ -16,10 +16,10 @@ from teal.bench.lanes import LaneError
 from teal.bench.report import Report
 from teal.bench.wave import ablation, bench, costs, latency, loads, nets, plot, rocks, saturation
 from teal.bench.wave.mode import Mode, inline, offloaded
-from teal.bench.wave.stage import Block, Cores, Plan, Stage, loss
+from teal.bench.wave.stage import Block, Cores, Plan, Stage, add_seat, loss
 from teal.cli.bench import command
 
-TINY = Plan(2, 0.005, 0.01, 2, 0.01, (0.5,), 50, 0.02, 1, 0.01)
+TINY = Plan(2, 0.005, 2, 0.01, 2, 0.01, (0.5,), 50, 0.02, 1, 0.01)
 LOADS = (loads.rocksdb(), loads.gets(), loads.exponential(), loads.bimodal(), loads.instant())
 
 
@@ -171,9 +171,9 @@ def test_a_part_that_fails_leaves_its_bars_unjudged(monkeypatch: pytest.MonkeyPa
 
 def test_a_pool_without_an_agent_answers_an_open_load(stage: Stage) -> None:
     load = loads.bimodal()
-    with stage.driver(Mode("plain")) as lane:
-        saturated = stage.block(lane, load, 400, 1)
-        paced = stage.block(lane, load, 100, 2, rate=2_000.0)
+    saturated = stage.block(Mode("plain"), load, 400, 1)
+    paced = stage.block(Mode("plain"), load, 100, 2, rate=2_000.0)
+    assert saturated.seat == {}
     assert len(saturated.latency_ns) == 400
     assert saturated.rate > 0
     assert (paced.ended_ns >= loads.draw(load, 100, 5, 2_000.0).at_ns).all()
@@ -190,11 +190,56 @@ def test_a_pool_without_an_agent_answers_an_open_load(stage: Stage) -> None:
     ids=lambda mode: mode.name,
 )  # fmt: skip
 def test_a_policy_serves_wherever_it_runs(stage: Stage, mode: Mode) -> None:
-    with stage.driver(mode) as lane:
-        saturated = stage.block(lane, loads.bimodal(), 300, 3)
-        paced = stage.block(lane, loads.bimodal(), 100, 4, rate=2_000.0)
+    saturated = stage.block(mode, loads.bimodal(), 300, 3)
+    paced = stage.block(mode, loads.bimodal(), 100, 4, rate=2_000.0)
     assert len(saturated.latency_ns) == 300
     assert paced.of(0).min() >= loads.SHORT_US * 1e3
+
+
+def test_one_host_serves_all_that_have_an_agent(stage: Stage) -> None:
+    shm, pcie = offloaded("fifo", "fifo", "shm"), offloaded("shinjuku", "shinjuku:quantum=50us", "pcie")
+    assert stage.lane(shm) is stage.lane(pcie)
+    assert stage.lane(inline("fifo", "fifo")) is not stage.lane(shm)
+    found = stage.saturated([shm, pcie], loads.bimodal(), 1)
+    add_seat(stage.report, pcie, "stages", found[pcie.name])
+    rows = {row.name: row for row in stage.report.rows}
+    n = len(found[pcie.name][0].latency_ns)
+    assert rows["shinjuku pcie: done"].n == n + 50 or rows["shinjuku pcie: done"].n == n
+    assert "of looks found a decision" in rows["shinjuku pcie: decision"].note
+    assert rows["shinjuku pcie: staleness"].n > 0
+
+
+@pytest.mark.parametrize("policy", saturation.POLICIES)
+def test_off_loaded_is_compared_with_in_line(stage: Stage, policy: str) -> None:
+    saturation.compare(stage, policy, saturation.POLICIES[policy], loads.bimodal(), judged=True)
+    assert [bar.id for bar in stage.report.bars] == [f"wave.loss_percent.{policy}.{link}" for link in saturation.LINKS]
+    assert all(bar.value is not None and "two in-line hosts differ" in bar.note for bar in stage.report.bars)
+    assert {row.group for row in stage.report.rows} == {"saturation, bimodal", "stages, bimodal at saturation"}
+
+
+def test_each_trick_is_measured(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "gets", loads.exponential)
+    monkeypatch.setattr(loads, "rocksdb", loads.bimodal)
+    monkeypatch.setattr(Stage, "rocks", lambda stage: stage.folder)
+    found = ablation.measure(stage)
+    assert len(found.added) == len(found.without) + 1
+    assert all(step.rate > 0 for step in (*found.added, *found.without))
+    (bar,) = stage.report.bars
+    assert bar.id == ablation.BAR
+    assert bar.value is not None
+
+
+def test_latency_is_measured_by_load_and_policy(stage: Stage) -> None:
+    (curve, *_) = latency.curves(stage, loads.exponential())
+    assert curve.name == "fifo in-line"
+    assert [share for share, _ in curve.points] == list(TINY.loads)
+    assert all(row.n > 0 for row in stage.report.rows)
+
+
+def test_what_a_link_delays_is_shown_beside_what_was_asked(stage: Stage) -> None:
+    costs.delays(stage)
+    assert {row.group for row in stage.report.rows} == {"delays, pcie", "delays, cxl"}
+    assert all(row.note.startswith("asked: ") for row in stage.report.rows)
 
 
 def test_what_a_seat_costs_is_measured(stage: Stage) -> None:
@@ -215,8 +260,7 @@ def test_rocksdb_is_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(1 for _ in rocks.scan(np.int64(0))) == rocks.ENTRIES // rocks.STEP
     rocks.database().close()
     rocks.database.cache_clear()
-    with stage.driver(Mode("plain")) as lane:
-        assert (stage.block(lane, loads.gets(), 50, 1).latency_ns > 0).all()
+    assert (stage.block(Mode("plain"), loads.gets(), 50, 1).latency_ns > 0).all()
 
 
 def test_the_longer_model_is_one_that_onnxruntime_takes(tmp_path: Path) -> None:

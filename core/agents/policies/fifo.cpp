@@ -36,6 +36,7 @@ public:
     }
 
     bool has_work() const override { return waiting_.size() > 0; }
+    bool preempts() const override { return false; }
 
     bool set(std::string_view, std::string_view) override { return false; }
     PolicySettings settings() const override { return {}; }

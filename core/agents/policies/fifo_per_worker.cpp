@@ -86,6 +86,7 @@ public:
     }
 
     bool has_work() const override { return waiting_ > 0; }
+    bool preempts() const override { return false; }
     bool moves() const override { return steal_; }
 
     bool set(std::string_view name, std::string_view value) override {

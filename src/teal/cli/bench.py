@@ -143,8 +143,9 @@ def models(
 
 @command.command(name="wave")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.option("--quick", is_flag=True, help="Fewer and shorter blocks: some minutes, wider errors.")
-@click.option("--parts", metavar="NAME,…", default="", help="Only these [default: all]; --list names them.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter blocks: 90 s, wider errors.")
+@click.option("--parts", "--part", "parts", metavar="NAME,…", default="",
+              help="Only these [default: all]; --list names them.")  # fmt: skip
 @click.option("--list", "listed", is_flag=True, help="Print the parts and end.")
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the pictures (SVG).")
 @click.option("--foundation", "older", type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -153,13 +154,14 @@ def wave(as_json: bool, quick: bool, parts: str, listed: bool, plots: Path | Non
     """Policies off the host's core: what that costs against the same policies in-line, over shared memory and over an
     emulated PCIe link, and what each of the link's tricks is worth.
 
-    Takes half an hour on two cores, which should be quiet: the worker has the first, the agent and the load share the
+    Takes 8 minutes on two cores, which should be quiet: the worker has the first, the agent and the load share the
     second. Loads are open: latency counts from the intended arrival. The form of the result is that of `teal bench
     call`. RocksDB needs `pip install 'teal-runtime[bench]'`.
 
     \b
     Examples:
       teal bench wave --plots docs/img
+      teal bench wave --part ablation --plots docs/img
       teal bench wave --quick --parts costs,saturation --json > wave.json
     """
     from rich.console import Console

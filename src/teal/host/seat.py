@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from teal.host.pool import Pool
     from teal.host.process import WorkerProcess
 
-_HEART_NS = 49_000_000  # a heart that stands still for so long is dead; the look that finds it comes up to 1 ms later
+_HEART_NS = 48_000_000  # a heart that stands still for so long is dead; the look that finds it comes 1 ms later or two
 
 
 @dataclass(slots=True, eq=False)

@@ -73,7 +73,7 @@ def measure(stage: Stage) -> Ablation:
 
 def ends(stage: Stage, load: loads.Load, both: Sequence[Mode]) -> str:
     """None and all on another load: rows, and the ratio in words."""
-    found = stage.saturated(both, load, max(3, stage.plan.blocks // 3))
+    found = stage.saturated(both, load, max(3, stage.plan.others))
     for mode, name in zip(both, ("none", "all"), strict=True):
         add_rate(stage.report, name, f"ablation, pcie, {load.name}", found[mode.name], load.note)
     value = statistics.median(

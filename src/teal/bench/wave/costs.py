@@ -10,8 +10,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from teal import link
 from teal.bench.core import core
-from teal.bench.report import Promise
+from teal.bench.report import Promise, Row
 
 from . import seating
 from .stage import Stage
@@ -39,6 +40,16 @@ def without_clock(samples: Sequence[int], clock: float) -> list[int]:
     return [max(0, round(each - clock)) for each in samples]
 
 
+def delays(stage: Stage) -> None:
+    """What each access over the emulated links was asked to take, and took here."""
+    for kind in ("pcie", "cxl"):
+        for delay in link.measure(kind, stage.plan.tries // 10):
+            delivered = f"delivered: p50 {delay.p50_ns}, p99 {delay.p99_ns}, least {delay.least_ns} ns"
+            note = f"asked: {delay.asked_ns} ns; {delivered}"
+            row = Row(delay.name, f"delays, {kind}", delay.n, delay.p50_ns / 1e3, delay.p99_ns / 1e3, None, note)
+            stage.report.rows.append(row)
+
+
 def measure(stage: Stage) -> None:
     stage.say("costs of a seat")
     found = core("teal").measure_seat(stage.plan.tries, stage.cores.host, stage.cores.agent)
@@ -59,6 +70,7 @@ def measure(stage: Stage) -> None:
     judge("wave.unstaged.roundtrip.p50_us", median["roundtrip"] / 1e3, note="two trips between the cores and FIFO")
     told = f"{mean} of an end and a new request told together, halved"
     judge("wave.message.host_cost_ns", middle["messages"] / 2, note=told)
+    delays(stage)
     for language, bar in (("C++", "wave.policy.events_per_s.cpp"), ("Python", "wave.policy.events_per_s.python")):
         stage.say(f"events of a policy in {language}")
         rate = core("teal").measure_events(

@@ -1,9 +1,9 @@
-"""The lane of one mode: a host with one worker on its core; on the other core the load, and the agent's loop if any.
+"""A lane: a host with one worker on its core; on the other core the load, and the agent's loop if any.
 
 One thread does a step of the load, a step of the agent, and so on, both in C++ without the GIL. With two cores this is
 how an off-loaded agent has a core that is not the worker's and the load a place to come from; an in-line mode has the
 same load on the same core, and no agent there. The host's own threads (it sweeps once a millisecond) are on that core
-too, in every mode.
+too, in every mode. Modes that differ in the agent alone have the same host, so that what lies where is no difference.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ SLOTS = 256  # of each kind: as many may be out at once
 
 
 class Driver:
-    """One mode's host and its only client."""
+    """A host and its only client. inline: the policy in its worker, "" for none."""
 
-    def __init__(self, mode: Mode, worker_core: int, own_core: int) -> None:
-        self._mode = mode
-        self._host = seating.host(mode, worker_core)
+    def __init__(self, inline: str, worker_core: int, own_core: int) -> None:
+        self._host = seating.host(inline, worker_core)
         for thread in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(thread), {own_core})
         self._loaded: set[str] = set()
@@ -65,10 +64,13 @@ class Driver:
     def host(self) -> teal.Host:
         return self._host
 
-    def send(self, load: loads.Load, arrivals: loads.Arrivals, most_out: int, nap_ns: int = 0) -> dict[str, Any]:
-        """Sends it all and waits for the end; sleeps for nap_ns between its looks."""
+    def send(
+        self, mode: Mode, load: loads.Load, arrivals: loads.Arrivals, most_out: int, nap_ns: int = 0
+    ) -> dict[str, Any]:
+        """Sends it all and waits for the end; sleeps for nap_ns between its looks. `seat`: what was counted there."""
         self.prepare(load)
-        with seating.seated(self._host, self._mode) as agent:
+        seen: dict[str, Any] = {}
+        with seating.seated(self._host, mode, seen) as agent:
             found: dict[str, Any] = _core.open_loop(
                 self._kinds[load.name],
                 arrivals.at_ns,
@@ -79,25 +81,26 @@ class Driver:
                 nap_ns,
                 agent,
             )
-            return found
+        return found | {"seat": seen}
 
     def run(
-        self, load: dict[str, Any], n: int, seed: int, rate: float | None, most_out: int, warm: int
-    ) -> dict[str, Any]:
-        """Draws and sends n requests, after `warm` that do not count. load: as loads.packed() makes it."""
-        chosen = loads.unpacked(load)
+        self, mode: dict[str, Any], load: dict[str, Any], n: int, seed: int, rate: float | None, most_out: int,
+        warm: int,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Draws and sends n requests, after `warm` that do not count. mode: its fields; load: by loads.packed()."""
+        chosen, how = loads.unpacked(load), Mode(**mode)
         if warm > 0:
-            self.send(chosen, loads.draw(chosen, warm, seed + 1, rate), most_out)
-        found = self.send(chosen, loads.draw(chosen, n, seed, rate), most_out)
+            self.send(how, chosen, loads.draw(chosen, warm, seed + 1, rate), most_out)
+        found = self.send(how, chosen, loads.draw(chosen, n, seed, rate), most_out)
         for name in ("latency_ns", "ended_ns"):
             found[name] = base64.b64encode(found[name]).decode()
         return found
 
 
 def client(config: dict[str, Any]) -> lane.Contender:
-    """config: mode (the fields of Mode), worker_core, own_core, rocks (folder of the data)."""
+    """config: inline (policy in the worker), worker_core, own_core, rocks (folder of the data)."""
     os.environ[rocks.FOLDER] = config["rocks"]
-    driver = Driver(Mode(**config["mode"]), config["worker_core"], config["own_core"])
+    driver = Driver(config["inline"], config["worker_core"], config["own_core"])
     return lane.Contender(questions={"run": driver.run}, close=driver.close)
 
 

@@ -45,13 +45,14 @@ NAP_NS = 20_000
 AROUND_NS = (10_000_000, 50_000_000)  # before an upgrade was asked for, after it was done
 PATIENCE = 30.0  # seconds for an agent to come back
 SHARE = 0.3
+PLAIN = Mode("an agent of its own")
 
 
 class Doomed:
     """A host whose agent is a process of its own, and the load."""
 
     def __init__(self, worker_core: int, own_core: int, link: str) -> None:
-        self._driver = Driver(Mode("plain"), worker_core, own_core)
+        self._driver = Driver("", worker_core, own_core)
         self._agents = seating.agents(self._driver.host)
         self._load = loads.exponential()
         self._driver.prepare(self._load)
@@ -68,7 +69,9 @@ class Doomed:
         """What came of the load, and of what was done meanwhile."""
         found: list[dict[str, Any]] = []
         arrivals = loads.draw(self._load, n, seed, rate)
-        thread = threading.Thread(target=lambda: found.append(self._driver.send(self._load, arrivals, 64, NAP_NS)))
+        thread = threading.Thread(
+            target=lambda: found.append(self._driver.send(PLAIN, self._load, arrivals, 64, NAP_NS))
+        )
         thread.start()
         try:
             done = meanwhile()

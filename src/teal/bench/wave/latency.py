@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 
-from teal.bench.lanes import Estimate, Lane, estimate
+from teal.bench.lanes import Estimate, LaneError, estimate
 from teal.bench.report import Promise, percentile
 
 from . import loads
 from .mode import Mode, inline, offloaded
 from .saturation import POLICIES
-from .stage import Block, Stage
+from .stage import Block, Stage, add_seat
 
 BAR = "wave.shinjuku_vs_fifo.short_p999_ratio"
 PROMISES = {BAR: Promise(10, "higher", "×")}  # noqa: RUF001
@@ -36,10 +35,10 @@ class Curve:
     points: list[tuple[float, float]]
 
 
-def capacity(stage: Stage, lane: Lane, load: loads.Load) -> float:
+def capacity(stage: Stage, load: loads.Load) -> float:
     """Requests a second at saturation, in-line FIFO."""
-    n = max(200, int(stage.plan.saturated_seconds * 1e6 / max(load.mean_us, 2.0)))
-    return statistics.median(stage.block(lane, load, n, number, warm=n // 4).rate for number in range(3))
+    n, base = stage.requests(load), inline("fifo", "fifo")
+    return statistics.median(stage.block(base, load, n, number, warm=n // 4).rate for number in range(3))
 
 
 def p999_ratio(fifo: Sequence[Block], shinjuku: Sequence[Block]) -> Estimate:
@@ -55,7 +54,12 @@ def tail(block: Block) -> float:
 def measure(stage: Stage) -> dict[str, list[Curve]]:
     stage.rocks()
     short_behind_long(stage)
-    return {load.name: curves(stage, load) for load in (loads.rocksdb(), loads.exponential(), loads.bimodal())}
+    drawn = [loads.rocksdb(), loads.exponential(), loads.bimodal()]
+    try:
+        drawn.append(loads.onnx(*map(str, stage.nets())))
+    except LaneError as error:
+        stage.report.absent("onnx", "onnx", str(error))
+    return {load.name: curves(stage, load) for load in drawn}
 
 
 def short_behind_long(stage: Stage) -> None:
@@ -63,17 +67,15 @@ def short_behind_long(stage: Stage) -> None:
     for link in ("shm", "pcie"):
         modes = [offloaded(name, policy, link) for name, policy in POLICIES.items()]
         blocks: dict[str, list[Block]] = {mode.name: [] for mode in modes}
-        with ExitStack() as stack:
-            lanes = {mode.name: stack.enter_context(stage.driver(mode)) for mode in modes}
-            base = stack.enter_context(stage.driver(inline("fifo", "fifo")))
-            rate = AT * capacity(stage, base, load)
-            n = int(rate * stage.plan.seconds)
-            for number in range(stage.plan.pairs):
-                stage.say(f"short behind long, {link}, pair {number + 1} of {stage.plan.pairs}")
-                for mode in modes if number % 2 == 0 else reversed(modes):
-                    blocks[mode.name].append(stage.block(lanes[mode.name], load, n, number, rate=rate))
+        rate = AT * capacity(stage, load)
+        n = int(rate * stage.plan.seconds)
+        for number in range(stage.plan.pairs):
+            stage.say(f"short behind long, {link}, pair {number + 1} of {stage.plan.pairs}")
+            for mode in modes if number % 2 == 0 else reversed(modes):
+                blocks[mode.name].append(stage.block(mode, load, n, number, rate=rate))
         for mode in modes:
             add_latencies(stage, mode, load, f"rocksdb at {AT:.0%} of saturation", blocks[mode.name])
+        add_seat(stage.report, modes[-1], f"stages, rocksdb at {AT:.0%} of saturation", blocks[modes[-1].name])
         found[link] = p999_ratio(*(blocks[mode.name] for mode in modes))
         lines.append(f"{link} {found[link].value:.1f} ± {found[link].se:.1f}")
     worse = min(found, key=lambda link: found[link].value)
@@ -96,16 +98,14 @@ def curves(stage: Stage, load: loads.Load) -> list[Curve]:
     for name, policy in POLICIES.items():
         modes += [inline(name, policy), offloaded(name, policy, "shm"), offloaded(name, policy, "pcie")]
     found: dict[str, list[tuple[float, float]]] = {mode.name: [] for mode in modes}
-    with ExitStack() as stack:
-        lanes = {mode.name: stack.enter_context(stage.driver(mode)) for mode in modes}
-        full = capacity(stage, lanes["fifo in-line"], load)
-        for number, share in enumerate(stage.plan.loads):
-            for mode in modes:
-                stage.say(f"{load.name} at {share:.0%}: {mode.name}")
-                n = max(200, int(full * share * stage.plan.curve_seconds))
-                block = stage.block(lanes[mode.name], load, n, number, rate=full * share)
-                add_latencies(stage, mode, load, f"{load.name} at {share:.0%} of saturation", [block])
-                p99 = percentile(np.sort(block.of(SHORT)).tolist(), 0.99)
-                if p99 is not None:
-                    found[mode.name].append((share, p99 / 1e3))
+    full = capacity(stage, load)
+    for number, share in enumerate(stage.plan.loads):
+        for mode in modes:
+            stage.say(f"{load.name} at {share:.0%}: {mode.name}")
+            n = max(200, int(full * share * stage.plan.curve_seconds))
+            block = stage.block(mode, load, n, number, rate=full * share)
+            add_latencies(stage, mode, load, f"{load.name} at {share:.0%} of saturation", [block])
+            p99 = percentile(np.sort(block.of(SHORT)).tolist(), 0.99)
+            if p99 is not None:
+                found[mode.name].append((share, p99 / 1e3))
     return [Curve(name, points) for name, points in found.items()]

@@ -15,6 +15,11 @@ class Mode:
     link: str = "shm"
     inline: bool = False
 
+    @property
+    def host(self) -> str:
+        """Modes with the same one share a host: an agent is seated anew for each block, an in-line policy stays."""
+        return self.name if self.inline else "agents"
+
 
 def inline(name: str, policy: str) -> Mode:
     return Mode(f"{name} in-line", policy, inline=True)

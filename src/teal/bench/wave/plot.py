@@ -8,6 +8,11 @@ from html import escape
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 50
+# Readable on white and on black: lines and words take the reader's own choice where the viewer knows it.
+STYLE = (
+    "<style>text{fill:#444}.axis{stroke:#bbb}"
+    "@media (prefers-color-scheme:dark){text{fill:#ccc}.axis{stroke:#555}}</style>"
+)
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
 Points = Sequence[tuple[float, float]]
 
@@ -28,7 +33,8 @@ def lines(title: str, across: str, up: str, data: Sequence[tuple[str, Points]]) 
     shapes = []
     for power in range(low, high + 1):
         _, y = at(0, 10.0**power)
-        shapes += [_line(LEFT, y, WIDTH - RIGHT, y, "#dddddd"), _text(LEFT - 6, y + 4, f"{10.0**power:g}", "end")]
+        shapes += [_axis(LEFT, y, WIDTH - RIGHT, y)]
+        shapes += [_text(LEFT - 6, y + 4, f"{10.0**power:g}", "end")]
     for step in range(6):
         x, _ = at(most * step / 5, 10.0**low)
         shapes.append(_text(x, HEIGHT - BOTTOM + 16, f"{most * step / 5:.0%}", "middle"))
@@ -43,9 +49,12 @@ def lines(title: str, across: str, up: str, data: Sequence[tuple[str, Points]]) 
 
 
 def bars(title: str, up: str, data: Sequence[tuple[str, float]]) -> str:
-    """One horizontal bar for each name, with its value. Raises ValueError where no value is above 0."""
+    """One horizontal bar for each name, with its value and how many times the first one that is.
+
+    Raises ValueError where there is nothing, or the first value is not above 0.
+    """
     most = max((value for _, value in data), default=0.0)
-    if most <= 0:
+    if most <= 0 or data[0][1] <= 0:
         raise ValueError(f"{title}: nothing to draw")
     left, each = 190, (HEIGHT - TOP - BOTTOM) / len(data)
     shapes = []
@@ -56,7 +65,7 @@ def bars(title: str, up: str, data: Sequence[tuple[str, float]]) -> str:
         )
         shapes += [
             _text(left - 8, y + each / 2 + 4, name, "end"),
-            _text(left + width + 6, y + each / 2 + 4, f"{value:,.0f}"),
+            _text(left + width + 6, y + each / 2 + 4, f"{value:,.0f} ({value / data[0][1]:.1f}×)"),  # noqa: RUF001
         ]
     return _picture(title, up, "", shapes)
 
@@ -70,9 +79,13 @@ def _picture(title: str, across: str, up: str, shapes: Sequence[str]) -> str:
         )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
-        f' font-size="12"><rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+        f' font-size="12">{STYLE}'
     )
     return "\n".join([head, *words, *shapes, "</svg>"]) + "\n"
+
+
+def _axis(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="axis" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: int = 1) -> str:

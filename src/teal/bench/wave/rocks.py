@@ -20,8 +20,8 @@ FOLDER = "TEAL_BENCH_ROCKS"
 KEYS = 100_000
 VALUE = 64  # bytes
 LOOKUPS = 3  # of one GET: about 10 us here, the function's call included
-STEP = 50  # entries between two yields of a RANGE: about 25 us
-ENTRIES = 20_000  # of a RANGE: about 10 ms
+STEP = 100  # entries between two yields of a RANGE: about 25 us
+ENTRIES = 40_000  # of a RANGE: about 10 ms
 
 
 def fill(folder: Path) -> None:

@@ -7,11 +7,12 @@ by block on the same drawn requests. The floor beside them is the loss between t
 
 from __future__ import annotations
 
+from teal.bench.lanes import LaneError
 from teal.bench.report import Promise
 
 from . import loads
 from .mode import Mode, inline, offloaded
-from .stage import Stage, add_rate, loss
+from .stage import Stage, add_rate, add_seat, loss
 
 POLICIES = {"fifo": "fifo", "shinjuku": "shinjuku:quantum=50us"}
 LINKS = ("shm", "pcie")
@@ -26,7 +27,12 @@ def measure(stage: Stage) -> None:
     stage.rocks()
     for name, policy in POLICIES.items():
         compare(stage, name, policy, loads.rocksdb(), judged=True)
-    for load in (loads.exponential(), loads.bimodal()):
+    others = [loads.exponential(), loads.bimodal()]
+    try:
+        others.append(loads.onnx(*map(str, stage.nets())))
+    except LaneError as error:
+        stage.report.absent("onnx", "saturation, onnx", str(error))
+    for load in others:
         for name, policy in POLICIES.items():
             compare(stage, name, policy, load, judged=False)
 
@@ -35,8 +41,9 @@ def compare(stage: Stage, name: str, policy: str, load: loads.Load, *, judged: b
     """Rows of one policy and load, and its bars if they are judged on this load."""
     base, group = inline(name, policy), f"saturation, {load.name}"
     twin = Mode(f"{base.name}, again", policy, inline=True)
-    modes = [base, twin, *(offloaded(name, policy, link) for link in LINKS), offloaded(name, policy, "cxl")]
-    found = stage.saturated(modes, load, stage.plan.blocks)
+    there = [offloaded(name, policy, link) for link in LINKS]
+    modes = [base, twin, *there]
+    found = stage.saturated(modes, load, stage.plan.blocks if judged else stage.plan.others)
     floor = loss(found[twin.name], found[base.name])
     add_rate(stage.report, base.name, group, found[base.name], load.note)
     for mode in modes[1:]:
@@ -47,3 +54,5 @@ def compare(stage: Stage, name: str, policy: str, load: loads.Load, *, judged: b
         if judged and mode is not twin and bar in PROMISES:
             words = f"RocksDB at saturation; two in-line hosts differ by {floor.value:.2f} ± {floor.se:.2f} %"
             stage.report.judge(bar, lost.value, se=lost.se, note=words)
+    for mode in there if judged else ():
+        add_seat(stage.report, mode, f"stages, {load.name} at saturation", found[mode.name])

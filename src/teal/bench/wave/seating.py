@@ -23,15 +23,17 @@ from .mode import Mode
 
 T = TypeVar("T")
 POOL = "default"
+SLOTS = 4096  # of the load's session: it has some hundred for each kind of request
 PATIENCE = 10.0  # seconds, for the host to seat an agent
 MAX_WAIT_NS = 10_000_000_000  # a bench's agent is never taken for slow
 
 
-def host(mode: Mode, core: int) -> teal.Host:
-    """A host with one worker on a core; an in-line mode has its policy from here."""
-    if not mode.inline:
-        return teal.Host(workers=1, cores=[core])
-    return teal.Host(workers=1, cores=[core], policy=f"{mode.policy}{',' if ':' in mode.policy else ':'}inline=1")
+def host(inline: str, core: int) -> teal.Host:
+    """A host with one worker on a core; inline: the policy that is called there, or nothing."""
+    limits = teal.Limits(slots=SLOTS)
+    if not inline:
+        return teal.Host(workers=1, cores=[core], limits=limits)
+    return teal.Host(workers=1, cores=[core], limits=limits, policy=f"{inline}{',' if ':' in inline else ':'}inline=1")
 
 
 def policy(name: str, *, python: bool) -> _core.Policy:
@@ -49,8 +51,11 @@ def agents(host: teal.Host) -> Any:
 
 
 @contextmanager
-def seated(host: teal.Host, mode: Mode) -> Iterator[_core.AgentLoop | None]:
-    """The mode's agent, to be stepped; None where there is none. Its decisions count meanwhile."""
+def seated(host: teal.Host, mode: Mode, seen: dict[str, Any]) -> Iterator[_core.AgentLoop | None]:
+    """The mode's agent, to be stepped; None where there is none. Its decisions count meanwhile.
+
+    seen: gets what the host counted at its seat, as agent_view.SeatStatistics takes it.
+    """
     if mode.inline or not mode.policy:
         yield None
         return
@@ -65,11 +70,15 @@ def seated(host: teal.Host, mode: Mode) -> Iterator[_core.AgentLoop | None]:
         pool.seat.bound(MAX_WAIT_NS, False)
         pool.seat.activate(incarnation, mode.policy)
 
+    async def numbers() -> dict[str, Any]:
+        return pool.seat.numbers(incarnation)
+
     _on_loop(host, activate())
     try:
         yield loop
         if why := pool.seat.why_not(incarnation):
             raise RuntimeError(f"the bench's agent was put off its seat: {why}")
+        seen.update(_on_loop(host, numbers()))
     finally:
         loop.leave()
         _on_loop(host, pool.seat.drop(incarnation))

@@ -1,8 +1,9 @@
-"""What the parts stand on: a driver for each mode, and blocks of requests in turn.
+"""What the parts stand on: a driver for each kind of host, and blocks of requests in turn.
 
 All modes that are compared get the same drawn requests in a block, in turn, in the opposite order every other time;
 what is compared is compared within a block, and reported as the median over blocks with its standard error
-(`lanes.estimate`). Every mode keeps its host for a part; one that is not in turn sleeps.
+(`lanes.estimate`). One host serves all modes that have an agent, one each those that have none; all stay until the
+bench ends, and one that is not in turn sleeps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,10 +22,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from teal.bench import models
 from teal.bench.lanes import Environment, Estimate, Lane, LaneError, estimate, own_environment
-from teal.bench.report import Report
+from teal.bench.report import Report, Row
+from teal.host.agent_view import STAGES, SeatStatistics, seat_of
+from teal.host.records import Histogram, merged
 
-from . import loads, rocks
+from . import loads, nets, rocks
 from .mode import Mode
 
 FAILED = np.iinfo(np.uint64).max
@@ -36,6 +41,7 @@ class Plan:
 
     blocks: int
     saturated_seconds: float
+    others: int  # blocks where nothing is judged
     seconds: float
     pairs: int  # of blocks for the tail of short requests
     curve_seconds: float
@@ -46,8 +52,8 @@ class Plan:
     jitter_seconds: float
 
 
-FULL = Plan(24, 0.5, 2.0, 12, 2.0, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95), 20_000, 2.0, 10, 1.0)
-QUICK = Plan(6, 0.15, 0.5, 3, 0.4, (0.2, 0.5, 0.75, 0.9), 2_000, 0.3, 3, 0.3)
+FULL = Plan(16, 0.4, 5, 2.0, 8, 0.6, (0.2, 0.4, 0.6, 0.7, 0.8, 0.9), 20_000, 1.0, 5, 1.0)
+QUICK = Plan(4, 0.12, 2, 0.5, 2, 0.2, (0.3, 0.6, 0.8), 2_000, 0.3, 2, 0.3)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Block:
     ended_ns: NDArray[np.uint64]
     kind: NDArray[np.uint32]
     most_late_ns: int
+    seat: Mapping[str, Any] = field(default_factory=dict)  # what the host counted there; empty without an agent
 
     def of(self, kind: int) -> NDArray[np.uint64]:
         """Latencies of one kind."""
@@ -93,10 +100,20 @@ class Stage:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-bench-")))
             self._stack = stack.pop_all()
         self._data: Path | None = None
+        self._lanes: dict[str, Lane] = {}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
+
+    def nets(self) -> tuple[Path, Path]:
+        """The two ONNX models, a short and a long one. Raises LaneError without onnxruntime."""
+        if find_spec("onnxruntime") is None:
+            raise LaneError("onnxruntime is not installed: pip install 'teal-runtime[onnx]'")
+        path = self.folder / "square.onnx"
+        if not path.exists():
+            nets.write(path)
+        return models.mlp(), path
 
     def say(self, what: str) -> None:
         if self.progress is not None:
@@ -113,41 +130,50 @@ class Stage:
             self._data = self.folder / "rocks"
         return self._data
 
-    def driver(self, mode: Mode) -> Lane:
-        """A host and its load, to be closed. Raises LaneError."""
-        config = {
-            "mode": asdict(mode),
-            "worker_core": self.cores.host,
-            "own_core": self.cores.agent,
-            "rocks": str(self._data or self.folder),
-        }
-        return self.environment.lane("teal.bench.wave.driver", config)
+    def lane(self, mode: Mode) -> Lane:
+        """The host that serves this mode, and its load; started at the first call. Raises LaneError."""
+        if mode.host not in self._lanes:
+            self.say(f"starting a host for {mode.host}")
+            config = {
+                "inline": mode.policy if mode.inline else "",
+                "worker_core": self.cores.host,
+                "own_core": self.cores.agent,
+                "rocks": str(self._data or self.folder),
+            }
+            self._lanes[mode.host] = self._stack.enter_context(self.environment.lane("teal.bench.wave.driver", config))
+        return self._lanes[mode.host]
 
     def block(
-        self, lane: Lane, load: loads.Load, n: int, number: int, *, rate: float | None = None, warm: int = 0
+        self, mode: Mode, load: loads.Load, n: int, number: int, *, rate: float | None = None, warm: int = 50
     ) -> Block:
-        """One block; `number` decides what is drawn. Raises LaneError, also when a request failed."""
+        """One block; `number` decides what is drawn, `warm` requests before it do not count.
+
+        Raises LaneError, also when a request failed.
+        """
         seed = SEED + 2 * number
-        found: Mapping[str, Any] = lane.ask(
-            "run", load=loads.packed(load), n=n, seed=seed, rate=rate, most_out=MOST_OUT if rate is None else 1 << 16,
-            warm=warm,
+        found: Mapping[str, Any] = self.lane(mode).ask(
+            "run", mode=asdict(mode), load=loads.packed(load), n=n, seed=seed, rate=rate,
+            most_out=MOST_OUT if rate is None else 1 << 16, warm=warm,
         )  # fmt: skip
         if found["failed"]:
             raise LaneError(f"{found['failed']} of {n} requests failed, the first one: {found['failure']}")
         latency, ended = (np.frombuffer(base64.b64decode(found[key]), np.uint64) for key in ("latency_ns", "ended_ns"))
-        return Block(latency, ended, loads.draw(load, n, seed, rate).kind, int(found["most_late_ns"]))
+        kind = loads.draw(load, n, seed, rate).kind
+        return Block(latency, ended, kind, int(found["most_late_ns"]), found["seat"])
+
+    def requests(self, load: loads.Load) -> int:
+        """How many keep a worker busy for about `saturated_seconds`."""
+        return max(200, int(self.plan.saturated_seconds * 1e6 / max(load.mean_us, 2.0)))
 
     def saturated(self, modes: Sequence[Mode], load: loads.Load, blocks: int) -> dict[str, list[Block]]:
-        """Blocks of all modes in turn, with always as many requests out as there are slots."""
-        n = max(200, int(self.plan.saturated_seconds * 1e6 / max(load.mean_us, 2.0)))
+        """Blocks of all modes in turn, with always as many requests out as MOST_OUT; a quarter of a block before."""
+        n = self.requests(load)
         found: dict[str, list[Block]] = {mode.name: [] for mode in modes}
-        with ExitStack() as stack:
-            lanes = {mode.name: stack.enter_context(self.driver(mode)) for mode in modes}
-            for number in range(blocks):
-                self.say(f"{load.name}, block {number + 1} of {blocks}")
-                for mode in modes if number % 2 == 0 else reversed(modes):
-                    warm = n // 4 if number == 0 else 50
-                    found[mode.name].append(self.block(lanes[mode.name], load, n, number, warm=warm))
+        for number in range(blocks):
+            self.say(f"{load.name}, block {number + 1} of {blocks}")
+            for mode in modes if number % 2 == 0 else reversed(modes):
+                warm = n // 4 if number == 0 else 50
+                found[mode.name].append(self.block(mode, load, n, number, warm=warm))
         return found
 
 
@@ -169,3 +195,25 @@ def add_rate(report: Report, name: str, group: str, blocks: Sequence[Block], not
     rate = statistics.median(found)
     report.add(name, group, [int(1e9 / each) for each in found], f"{rate:,.0f} requests/s; {note}")
     return rate
+
+
+def add_seat(report: Report, mode: Mode, group: str, blocks: Sequence[Block]) -> None:
+    """Rows of where a request's time goes between its arrival and its end, as the host saw it at the seat."""
+    raw = [block.seat for block in blocks]
+    seats: list[SeatStatistics] = [seat_of(mode.name, each) for each in raw]
+    hits, misses = (sum(getattr(seat, name) for seat in seats) for name in ("hits", "misses"))
+    refused = sum(sum(seat.refused.values()) for seat in seats)
+    looks = f"{hits / max(1, hits + misses):.2%} of looks found a decision, {refused} of {hits + refused} refused"
+    for stage in STAGES:
+        buckets = merged(*(each["stages"].get(stage, []) for each in raw))
+        add_histogram(report, f"{mode.name}: {stage}", group, Histogram.of(buckets), f"since the stage before; {looks}")
+    age = Histogram.of(merged(*(each["age"] for each in raw)))
+    add_histogram(report, f"{mode.name}: staleness", group, age, "age of a decision when its worker took it up")
+
+
+def add_histogram(report: Report, name: str, group: str, found: Histogram, note: str) -> None:
+    """A row of a histogram: upper ends of buckets that are 6 % wide."""
+    if found.count == 0:
+        report.absent(name, group, "nothing was counted")
+        return
+    report.rows.append(Row(name, group, found.count, found.p50_us, found.p99_us, found.p999_us, note))
