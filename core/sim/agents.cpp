@@ -30,6 +30,10 @@ void Simulation::attach() {
     for (std::size_t i = 0; i < spec_.load.types.size(); ++i) agent->policy->on_name(Named::model, static_cast<std::uint16_t>(i), spec_.load.types[i].name);
     agent->loop = std::make_unique<AgentLoop>(agent->seat, agent->policy);
     agent->loop->step(now_);
+    if (policy_failed(*agent)) {  // it does not come, and one that works goes on
+        if (!active()) at(now_ + spec_.restart_ns, What::attach);
+        return;
+    }
     if (active()) {
         host().deactivate(Outcome::aborted);
         retire(std::move(agent_));
@@ -88,14 +92,30 @@ void Simulation::retire(std::unique_ptr<SimAgent> agent) {
         if (!is_expected(static_cast<Outcome>(i)) && figures.refused[i] != 0) complain("a decision was refused as outcome " + std::to_string(i) + ", which a correct agent never meets");
     }
     if (figures.errors != 0) complain(std::to_string(figures.errors) + " decisions of the policy, or messages, made no sense");
-    result_.policy_errors += agent->policy->errors();
-    if (agent->policy->errors() != 0) {
-        result_.policy_error = agent->policy->last_error();
-        complain("the policy failed");
-    }
+    policy_failed(*agent);
     agent->frozen_until = 0;
     zombies_.push_back(std::move(agent));
     at(now_ + fate_.below(10'000'000), What::zombie, static_cast<std::uint32_t>(zombies_.size() - 1));  // it does not know yet
+}
+
+// Its process would end, and the host put the default order in its place. Says it once.
+bool Simulation::policy_failed(SimAgent& agent) {
+    if (agent.policy->errors() == 0) return false;
+    if (!agent.failed) {
+        const std::string error = agent.policy->last_error();
+        if (result_.policy_error.empty()) result_.policy_error = error;
+        const std::size_t end = error.find_last_not_of('\n') + 1, line = end == 0 ? std::string::npos : error.rfind('\n', end - 1);
+        breach("the policy failed: " + error.substr(line == std::string::npos ? 0 : line + 1, 400));
+    }
+    agent.failed = true;
+    return true;
+}
+
+// Some rings are heard by nobody.
+bool Simulation::is_heard() {
+    if (spec_.faults.lost_wakeups == 0 || !coming_ || !fate_.chance(spec_.faults.lost_wakeups)) return true;
+    ++result_.met.lost_wakeups;
+    return false;
 }
 
 void Simulation::wake_agent(std::uint64_t when) {
@@ -109,7 +129,7 @@ void Simulation::wake_agent(std::uint64_t when) {
 // What the host has said is on its way.
 void Simulation::tell() {
     host().flush();
-    const bool heard = spec_.faults.lost_wakeups == 0 || !coming_ || !fate_.chance(spec_.faults.lost_wakeups);
+    const bool heard = is_heard();
     wake_agent(heard ? now_ + link_delay() : now_ + nap_ns);
     if (!heard) calm_since_ = now_;
 }
@@ -121,6 +141,7 @@ void Simulation::agent_looks(std::uint64_t look) {
     if (now_ < agent.frozen_until) return wake_agent(agent.frozen_until);
     gone_since_ = 0;
     const unsigned count = agent.loop->step(now_);
+    if (policy_failed(agent)) return fall_back("the policy failed");
     const std::uint64_t slow = now_ < agent.slow_until ? 100 : 1;
     agent.free_at = now_ + (spec_.agent_step_ns + count * spec_.agent_event_ns) * slow;
     const std::uint64_t arrives = agent.free_at + link_delay();
@@ -128,7 +149,7 @@ void Simulation::agent_looks(std::uint64_t look) {
         SimWorker& w = workers_[worker];
         if (w.idle == 0 || w.looks) continue;
         w.looks = true;
-        const bool heard = spec_.faults.lost_wakeups == 0 || !coming_ || !fate_.chance(spec_.faults.lost_wakeups);
+        const bool heard = is_heard();
         at(heard ? arrives : arrives + spec_.sweep_ns, What::look, worker);
     }
     agent.rung.clear();

@@ -60,16 +60,19 @@ void Simulation::fault() {
         if (out_.empty() || !active()) return;
         const std::uint32_t record = out_[fate_.below(out_.size())];
         requests_[record].priority = static_cast<std::int32_t>(fate_.below(8));
+        ++result_.met.priorities;
         host().priority(record, requests_[record].priority);
         return tell();
     }
     if (!active()) return;
     if (is(f.overflows)) {
+        ++result_.met.overflows;
         host().lose();
         return tell();
     }
     if (is(f.garbles)) return garble();
     if (is(f.restates)) {
+        ++result_.met.restates;
         restate(host());
         return tell();
     }
@@ -81,15 +84,19 @@ void Simulation::break_agent(double choice) {
     SimAgent& agent = *agent_;
     const auto is = [&choice](double rate) { return (choice -= rate) < 0; };
     if (is(f.agent_slow)) {
+        ++result_.met.agent_slow;
         agent.slow_until = now_ + slow_ns;
     } else if (is(f.link_slow)) {
+        ++result_.met.link_slow;
         agent.link_slow_until = now_ + slow_ns;
     } else if (is(f.upgrades)) {
         if (agent.frozen_until != 0) return;
         ++result_.upgrades;
+        ++result_.met.upgrades;
         attach();
     } else if (agent.frozen_until < now_) {
         const bool dies = is(f.agent_dies);
+        ++(dies ? result_.met.agent_dies : result_.met.agent_freezes);
         agent.frozen_until = dies ? never : now_ + fate_.below(longest_freeze_ns);
         gone_since_ = now_;
     }
@@ -99,6 +106,7 @@ void Simulation::worker_dies() {
     const auto worker = static_cast<std::uint32_t>(fate_.below(workers_.size()));
     SimWorker& w = workers_[worker];
     if (!w.there) return;
+    ++result_.met.worker_dies;
     for (std::size_t i = out_.size(); i-- > 0;)
         if (requests_[out_[i]].worker == worker) rerun(out_[i]);
     set_idle(worker, false);
@@ -126,6 +134,8 @@ void Simulation::cancel(std::uint32_t record, std::uint32_t generation) {
     if (request.state == SimRequest::State::none || request.generation != generation) return;
     const std::uint32_t worker = request.state == SimRequest::State::running ? request.worker : no_object;
     ++result_.cancelled;
+    ++of_type(request.type).cancelled;
+    ++result_.met.cancels;
     end(record, false);
     if (active()) tell();
     if (worker != no_object) look(worker);
@@ -149,6 +159,7 @@ void Simulation::garble() {
         std::memcpy(map.ring_slot(at).payload, &second, sizeof second);
         std::memcpy(map.ring_slot(at + 1).payload, &first, sizeof first);
     }
+    ++result_.met.garbles;
     tell();
 }
 

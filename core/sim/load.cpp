@@ -6,20 +6,30 @@
 
 namespace teal {
 
+namespace {
+constexpr std::uint64_t longest_mean_ns = 3'600'000'000'000;
+constexpr std::uint64_t longest_run_ns = 24 * longest_mean_ns;
+}  // namespace
+
 Arrivals::Arrivals(const SimLoad& load, std::uint32_t workers, std::uint64_t seed) : load_(load), random_(seed) {
     double work = 0.0;
     for (const SimType& type : load.types) {
-        if (!(type.share >= 0.0) || type.mean_ns == 0 || type.sessions == 0 || type.sessions > 1024)
-            throw Error(Code::invalid_argument, "type " + type.name + ": expected a share of 0 or more, a mean above 0 and 1 to 1024 sessions");
+        if (!(type.share >= 0.0 && type.share <= 1e9) || type.mean_ns == 0 || type.mean_ns > longest_mean_ns || type.deadline_ns > longest_mean_ns)
+            throw Error(Code::invalid_argument, "type " + type.name + ": expected a share of 0 or more, a mean above 0, and times of one hour at most");
+        if (type.sessions == 0 || type.sessions > 1024 || !(type.sigma >= 0.0 && type.sigma <= 10.0))
+            throw Error(Code::invalid_argument, "type " + type.name + ": expected 1 to 1024 sessions, and a sigma of 0 to 10");
         shares_ += type.share;
         work += type.share * static_cast<double>(type.mean_ns);
     }
     if (load.types.empty() || load.types.size() > 1024 || !(shares_ > 0.0)) throw Error(Code::invalid_argument, "load: expected 1 to 1024 types, one of them with a share above 0");
     if (!(load.load > 0.0 && load.load <= 100.0)) throw Error(Code::invalid_argument, "load: expected a number above 0 and at most 100");
     gap_ns_ = work / shares_ / load.load / static_cast<double>(workers);
+    if (load.trace.empty() && gap_ns_ * static_cast<double>(load.requests) > static_cast<double>(longest_run_ns))
+        throw Error(Code::invalid_argument, "load: the requests would come over more than 24 hours; simulate fewer, or more load");
     std::uint64_t last = 0;
     for (const SimArrival& arrival : load.trace) {
-        if (arrival.at_ns < last || arrival.type >= load.types.size()) throw Error(Code::invalid_argument, "trace: expected times in order and types that there are");
+        if (arrival.at_ns < last || arrival.type >= load.types.size() || arrival.at_ns > longest_run_ns || arrival.service_ns > longest_mean_ns)
+            throw Error(Code::invalid_argument, "trace: expected times in order within 24 hours, types that there are, and an hour at most for each");
         last = arrival.at_ns;
     }
 }

@@ -42,11 +42,13 @@ void Simulation::set_idle(std::uint32_t worker, bool idle) {
 void Simulation::arrive() {
     const SimArrival arrival = *next_;
     ++result_.arrived;
+    ++of_type(arrival.type).arrived;
     next_ = arrivals_.next();
     if (next_) at(now_ + (next_->at_ns - arrival.at_ns), What::arrive);
     else coming_ = false;
     if (free_.empty()) {
         ++result_.turned_away;
+        ++of_type(arrival.type).turned_away;
         return;
     }
     const std::uint32_t record = free_.back();
@@ -70,7 +72,7 @@ void Simulation::arrive() {
     if (spec_.faults.cancels > 0 && fate_.chance(spec_.faults.cancels))
         at(now_ + static_cast<std::uint64_t>(fate_.exponential(static_cast<double>(2 * type.mean_ns))), What::cancel, record, request.generation);
     if (active()) {
-        host().ready(facts(record));
+        if (spec_.bug != SimBug::unheard || fate_.chance(0.95)) host().ready(facts(record));
         tell();
     } else {
         wake_somebody();
@@ -98,39 +100,84 @@ void Simulation::look(std::uint32_t worker) {
 // What the agent has staged, as a worker of a pool takes it. True: it runs something.
 bool Simulation::look_at_desk(std::uint32_t worker) {
     Claim claims[max_group];
-    const unsigned count = host().claim(worker, claims);
-    for (unsigned i = 0; i < count; ++i) {
-        const Claim& claim = claims[i];
-        if (claim.decided.object >= requests_.size()) {
-            complain("the host's own choice was asked for");
-            return false;
+    for (unsigned turn = 0; turn < stage_depth && workers_[worker].running == no_object; ++turn) {
+        const unsigned count = host().claim(worker, claims);
+        if (count == 0) break;
+        for (unsigned i = 0; i < count; ++i) {
+            Claim& claim = claims[i];
+            if (claim.decided.object == no_object) {
+                take_default(claim);
+                continue;
+            }
+            if (spec_.bug != SimBug::none) [[unlikely]] break_claim(claim);
+            if (!check_claim(claim)) return false;
+            host().commit(claim, Outcome::complete);
+            begin(claim.worker, claim.decided.object, std::uint64_t{claim.decided.slice_us} * 1000);
         }
-        const SimRequest& request = requests_[claim.decided.object];
-        const std::string which = "request " + std::to_string(claim.decided.object) + " of worker " + std::to_string(claim.worker);
-        if (request.generation != claim.decided.generation) complain(which + ": a decision about one that has ended was let through");
-        else if (request.state == SimRequest::State::running) complain(which + ": it runs already");
-        else if (request.state != SimRequest::State::queued) complain(which + ": it has ended");
-        else if (request.worker != no_object && request.worker != claim.worker) complain(which + ": it can go on at worker " + std::to_string(request.worker) + " only");
-        if (broken_) return false;
-        host().commit(claim, Outcome::complete);
-        begin(claim.worker, claim.decided.object, std::uint64_t{claim.decided.slice_us} * 1000);
     }
-    if (count == 0) {
+    const bool runs = workers_[worker].running != no_object;
+    if (!runs) {
         host().found_nothing(worker, queued_ > 0);
         host().set_asleep(worker, true);
     }
     tell();
-    return count > 0;
+    return runs;
 }
 
-// The default order: the oldest that it may run.
-bool Simulation::look_at_queue(std::uint32_t worker) {
+// Do the books say what the seat said?
+bool Simulation::check_claim(const Claim& claim) {
+    const std::uint32_t record = claim.decided.object;
+    if (record >= requests_.size()) {
+        complain("worker " + std::to_string(claim.worker) + ": a decision about record " + std::to_string(record) + ", which there is not, was let through");
+        return false;
+    }
+    const SimRequest& request = requests_[record];
+    const std::string which = "request " + std::to_string(record) + " of worker " + std::to_string(claim.worker);
+    if (request.generation != claim.decided.generation) complain(which + ": a decision about one that has ended was let through");
+    else if (request.state == SimRequest::State::running) complain(which + ": it runs already");
+    else if (request.state != SimRequest::State::queued) complain(which + ": it has ended");
+    else if (request.worker != no_object && request.worker != claim.worker) complain(which + ": it can go on at worker " + std::to_string(request.worker) + " only");
+    return !broken_;
+}
+
+// As a host would that does not check what it should.
+void Simulation::break_claim(Claim& claim) {
+    const auto fits = [&](const SimRequest& request) {
+        if (spec_.bug == SimBug::twice) return request.state == SimRequest::State::running;
+        return spec_.bug == SimBug::elsewhere && request.state == SimRequest::State::queued && request.worker != no_object && request.worker != claim.worker;
+    };
+    if (spec_.bug == SimBug::ended) --claim.decided.generation;
+    for (const std::uint32_t record : out_) {
+        if (!fits(requests_[record])) continue;
+        claim.decided.object = record;
+        claim.decided.generation = requests_[record].generation;
+        return;
+    }
+}
+
+// The policy leaves it to the pool.
+void Simulation::take_default(const Claim& claim) {
+    const std::uint32_t record = oldest(claim.worker);
+    host().commit(claim, record != no_object ? Outcome::complete : Outcome::not_found);
+    if (record == no_object) return;
+    ++result_.local;
+    host().taken(record, claim.worker);
+    begin(claim.worker, record, 0);
+}
+
+std::uint32_t Simulation::oldest(std::uint32_t worker) const {
     std::uint32_t best = no_object;
     for (const std::uint32_t record : out_) {
         const SimRequest& request = requests_[record];
         if (request.state != SimRequest::State::queued || (request.worker != no_object && request.worker != worker)) continue;
         if (best == no_object || request.id < requests_[best].id) best = record;
     }
+    return best;
+}
+
+// The default order: the oldest that it may run.
+bool Simulation::look_at_queue(std::uint32_t worker) {
+    const std::uint32_t best = oldest(worker);
     if (best == no_object) return false;
     ++result_.local;
     begin(worker, best, 0);
@@ -182,6 +229,7 @@ void Simulation::leave(std::uint32_t worker, std::uint64_t token) {
     const std::uint64_t ran = std::min(now_ > w.began ? now_ - w.began : 0, request.left);
     request.ran += ran;
     request.left -= ran;
+    of_type(request.type).busy_ns += ran;
     if (request.left == 0) {
         if (active()) host().ran(record, w.began, now_);
         end(record, true);
@@ -192,6 +240,7 @@ void Simulation::leave(std::uint32_t worker, std::uint64_t token) {
         ++queued_;
         const bool yielded = type_of(request).yields;
         ++(yielded ? result_.yielded : result_.preempted);
+        if (spec_.bug == SimBug::lost && fate_.chance(0.1)) request.state = SimRequest::State::none;
         if (active()) host().left(facts(record), yielded ? MessageType::request_yield : MessageType::request_preempt, worker, ran);
     }
     if (active()) tell();
@@ -216,7 +265,7 @@ void Simulation::end(std::uint32_t record, bool answered) {
     if (active()) host().ended(record, answered, false);
     if (answered) {
         ++result_.done;
-        SimTypeResult& type = result_.types[request.type];
+        SimTypeResult& type = of_type(request.type);
         ++type.done;
         type.latency_ns.push_back(now_ - request.arrived);
         if (request.deadline != 0 && now_ > request.deadline) ++type.missed;
@@ -252,6 +301,7 @@ void Simulation::sweep() {
         const SimRequest& request = requests_[out_[i]];
         if (request.state != SimRequest::State::queued || request.deadline == 0 || now_ <= request.deadline || request.ran != 0) continue;
         ++result_.expired;
+        ++of_type(request.type).expired;
         end(out_[i], false);
     }
     if (!active()) return wake_somebody();
@@ -262,26 +312,28 @@ void Simulation::sweep() {
     check_waiting();
 }
 
-// Has the policy forgotten one, or does a worker idle while one waits?
+// Has the policy forgotten one, or does a worker idle while one waits? Each is said once.
 void Simulation::check_waiting() {
     if (idle_.empty() || queued_ == 0) return;
     const bool calm = now_ - calm_since_ > 3 * spec_.sweep_ns + spec_.watchdog_ns && agent_->free_at <= now_ && gone_since_ == 0;
     const bool conserves = agent_->policy->work_conserving();
+    bool said = false;
     std::uint64_t idle_since = never;
     for (const std::uint32_t worker : idle_) idle_since = std::min(idle_since, workers_[worker].idle_since);
     for (const std::uint32_t record : out_) {
-        const SimRequest& request = requests_[record];
+        SimRequest& request = requests_[record];
         if (request.state != SimRequest::State::queued) continue;
         if (request.worker != no_object && workers_[request.worker].idle == 0) continue;
         const std::uint64_t since = std::max(request.queued_at, request.worker == no_object ? idle_since : workers_[request.worker].idle_since);
-        if (calm && conserves && now_ - since > 2 * spec_.sweep_ns) {
-            return complain("request " + std::to_string(record) + " waits since " + std::to_string(request.queued_at) + ", and a worker that may run it idles since " +
-                            std::to_string(idle_since) + "; the agent: " + agent_->loop->dump());
+        const bool overdue = now_ - request.queued_at > spec_.max_wait_ns && now_ - since > spec_.max_wait_ns;
+        if (calm && !request.breached && (overdue || (conserves && now_ - since > 2 * spec_.sweep_ns))) {
+            request.breached = true;
+            if (said) ++result_.breached;
+            else breach("request " + std::to_string(record) + " waits since " + std::to_string(request.queued_at) + " ns, and a worker that may run it idles since " +
+                   std::to_string(since) + " ns; the agent: " + agent_->loop->dump());
+            said = true;
         }
-        if (now_ - request.queued_at > spec_.max_wait_ns && now_ - since > spec_.max_wait_ns) {
-            if (calm) complain("request " + std::to_string(record) + " was forgotten; the agent: " + agent_->loop->dump());
-            return fall_back("a request waits");
-        }
+        if (overdue) return fall_back("a request waits");
     }
 }
 

@@ -9,7 +9,9 @@ namespace teal {
 namespace {
 
 constexpr std::size_t most_violations = 8;
-constexpr std::uint64_t patience_ns = 3'000'000'000;  // after the last arrival everything ends within it, or was lost
+constexpr std::uint64_t patience_ns = 3'000'000'000;  // nothing comes and nothing runs for so long: what is out was lost
+constexpr std::uint64_t longest_ns = 3'600'000'000'000;  // an hour, of what is a time in a spec
+constexpr std::uint64_t progress_events = 1u << 15;
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) { return (hash ^ word) * 0x100000001b3; }
 
@@ -17,6 +19,14 @@ void check(const SimSpec& spec) {
     if (spec.workers == 0 || spec.workers > most_seat_workers) throw Error(Code::invalid_argument, "workers: expected 1 to 65536");
     if (spec.records == 0 || spec.records > most_seat_records) throw Error(Code::invalid_argument, "records: expected 1 to 1048576");
     if (spec.sweep_ns == 0 || spec.poll_ns == 0) throw Error(Code::invalid_argument, "sweep and poll: expected times above 0");
+    for (const std::uint64_t ns : {spec.link_ns, spec.agent_step_ns, spec.agent_event_ns, spec.worker_ns, spec.preempt_ns, spec.poll_ns, spec.sweep_ns, spec.watchdog_ns,
+                                   spec.max_wait_ns, spec.restart_ns})
+        if (ns > longest_ns) throw Error(Code::invalid_argument, "times of a simulation: expected one hour at most");
+    const SimFaults& f = spec.faults;
+    for (const double rate : {f.agent_dies, f.agent_freezes, f.agent_slow, f.link_slow, f.upgrades, f.worker_dies, f.overflows, f.garbles, f.restates, f.priorities})
+        if (!(rate >= 0.0 && rate <= 1e5)) throw Error(Code::invalid_argument, "faults: expected 0 to 100000 a second");
+    for (const double share : {f.cancels, f.lost_wakeups})
+        if (!(share >= 0.0 && share <= 1.0)) throw Error(Code::invalid_argument, "cancels and lost wakeups: expected a share of 0 to 1");
 }
 
 }  // namespace
@@ -37,9 +47,9 @@ std::uint64_t SimTypeResult::percentile(double p) const {
     return latency_ns[std::min(rank, latency_ns.size() - 1)];
 }
 
-SimResult simulate(const SimSpec& spec, const MakePolicy& make) {
+SimResult simulate(const SimSpec& spec, const MakePolicy& make, const SimProgress& progress) {
     check(spec);
-    return Simulation(spec, make).run();
+    return Simulation(spec, make).run(progress);
 }
 
 Simulation::Simulation(const SimSpec& spec, const MakePolicy& make)
@@ -60,7 +70,12 @@ void Simulation::complain(const std::string& text) {
     broken_ = true;
 }
 
-SimResult Simulation::run() {
+void Simulation::breach(const std::string& text) {
+    ++result_.breached;
+    if (result_.breaches.size() < most_violations) result_.breaches.push_back("at " + std::to_string(now_) + " ns: " + text);
+}
+
+SimResult Simulation::run(const SimProgress& progress) {
     attach();
     at(now_ + spec_.sweep_ns, What::sweep);
     next_ = arrivals_.next();
@@ -68,7 +83,6 @@ SimResult Simulation::run() {
     if (next_) at(start + next_->at_ns, What::arrive);
     else coming_ = false;
     next_fault();
-    std::uint64_t last_arrival = now_;
     while (!over() && !broken_) {
         std::pop_heap(events_.begin(), events_.end());
         const Event event = events_.back();
@@ -76,8 +90,9 @@ SimResult Simulation::run() {
         now_ = event.at;
         ++result_.events;
         result_.fingerprint = mixed(mixed(result_.fingerprint, now_), static_cast<std::uint64_t>(event.what) << 32 | event.a);
-        if (coming_) last_arrival = now_;
-        if (now_ - last_arrival > patience_ns) complain(std::to_string(out_.size()) + " requests never end");
+        if (progress && result_.events % progress_events == 0) progress(result_.arrived);
+        if (coming_ || out_.size() > queued_) moved_at_ = now_;
+        if (now_ - moved_at_ > patience_ns) complain(std::to_string(out_.size()) + " requests never end");
         else happen(event);
     }
     result_.virtual_ns = now_ - start;

@@ -7,7 +7,9 @@
 //
 // Faults come from a second stream of random numbers, so that they do not change what is asked. At each step the books are looked at: what the
 // host knows is the truth, and nothing that the agent's side does may lead to a request that is lost, runs twice, or runs after it has ended.
-// What breaks one of these is a violation, with the time, and the seed reproduces it.
+// What breaks one of these is a violation, with the time, and the seed reproduces it; the run ends there. What the policy owes is less, and a
+// host can do without: a request that is not forgotten, no worker that idles beside one that may run it, no exception. Such a breach is noted,
+// and the run goes on as the host would, in the default order and with another agent after a while.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +41,16 @@ struct SimFaults {
     static SimFaults all();        // all of them, so often that a run of a few hundred requests meets several
 };
 
+// What can be broken on purpose, to see that it is found.
+enum class SimBug : std::uint8_t {
+    none,
+    twice,      // the host lets a decision through about a request that runs
+    ended,      // … about one that has ended
+    elsewhere,  // … for another worker than the only one that can go on with it
+    lost,       // a request that leaves its worker is in nobody's list any more
+    unheard,    // a request comes, and the agent is not told
+};
+
 struct SimSpec {
     std::uint32_t workers = 16;
     std::uint32_t records = 8192;          // requests that are out at most; others are turned away
@@ -56,11 +68,14 @@ struct SimSpec {
     std::uint64_t watchdog_ns = 50'000'000;
     std::uint64_t max_wait_ns = 50'000'000; // a request that waits so long while a worker idles: the policy has forgotten it
     std::uint64_t restart_ns = 10'000'000; // a new agent after a fallback
+    SimBug bug = SimBug::none;
 };
 
 struct SimTypeResult {
     std::string name;
-    std::uint64_t done = 0, missed = 0;    // missed: done after their deadline
+    std::uint64_t arrived = 0, done = 0, cancelled = 0, expired = 0, turned_away = 0;
+    std::uint64_t missed = 0;              // done, after their deadline
+    std::uint64_t busy_ns = 0;             // of workers
     std::vector<std::uint64_t> latency_ns; // ascending; from arrival to end, of those done
     [[nodiscard]] std::uint64_t percentile(double p) const;
 };
@@ -72,10 +87,12 @@ struct SimResult {
     std::uint64_t fallbacks = 0, upgrades = 0, restarts = 0, longest_gap_ns = 0;  // gap: from an agent's end to the default order
     std::uint64_t local = 0;               // requests that ran in the default order
     std::uint64_t virtual_ns = 0, busy_ns = 0;  // busy: of all workers together
-    std::uint64_t policy_errors = 0;
-    std::string policy_error;
+    SimFaults met;                         // how often each of them happened
+    std::string policy_error;              // the first, whole
     std::uint64_t fingerprint = 0;         // of all that happened: equal for equal runs
     std::vector<std::string> violations;   // the first few
+    std::vector<std::string> breaches;     // the first few …
+    std::uint64_t breached = 0;            // … of so many
 };
 
 // A short run of anything, by its seed: some workers, some types, a short ring, all faults in nine of ten.
@@ -83,7 +100,10 @@ SimSpec any_run(std::uint64_t seed);
 
 using MakePolicy = std::function<std::shared_ptr<Policy>()>;
 
-// Throws Error(invalid_argument) for a spec that makes no sense, and what `make` throws.
-SimResult simulate(const SimSpec& spec, const MakePolicy& make);
+// Called now and then with how many requests have come. What it throws ends the run.
+using SimProgress = std::function<void(std::uint64_t arrived)>;
+
+// Throws Error(invalid_argument) for a spec that makes no sense, and what `make` and `progress` throw.
+SimResult simulate(const SimSpec& spec, const MakePolicy& make, const SimProgress& progress = {});
 
 }  // namespace teal

@@ -25,6 +25,7 @@ struct SimRequest {
     std::uint64_t id = 0;               // in order of arrival
     std::uint64_t arrived = 0, deadline = 0, queued_at = 0;
     std::uint64_t service = 0, left = 0, ran = 0;
+    bool breached = false;              // it was said that it waits
 };
 
 struct SimWorker {
@@ -51,12 +52,13 @@ struct SimAgent {
     std::uint64_t frozen_until = 0;     // `never`: dead
     std::uint64_t slow_until = 0, link_slow_until = 0;
     std::uint64_t preempts = 0;         // asked so far
+    bool failed = false;                // its policy did, and it was said
 };
 
 class Simulation {
 public:
     Simulation(const SimSpec& spec, const MakePolicy& make);
-    SimResult run();
+    SimResult run(const SimProgress& progress);
 
 private:
     enum class What : std::uint8_t { arrive, look, leave, ask, agent, zombie, sweep, fault, cancel, back, attach };
@@ -71,6 +73,8 @@ private:
     void at(std::uint64_t when, What what, std::uint32_t a = 0, std::uint64_t b = 0);
     void happen(const Event& event);
     void complain(const std::string& text);
+    void breach(const std::string& text);
+    SimTypeResult& of_type(std::uint32_t type) { return result_.types[type]; }
     bool over() const { return !coming_ && out_.empty(); }
     void finish();
 
@@ -79,6 +83,10 @@ private:
     void look(std::uint32_t worker);
     bool look_at_desk(std::uint32_t worker);
     bool look_at_queue(std::uint32_t worker);
+    void take_default(const Claim& claim);
+    std::uint32_t oldest(std::uint32_t worker) const;
+    bool check_claim(const Claim& claim);
+    void break_claim(Claim& claim);
     void begin(std::uint32_t worker, std::uint32_t record, std::uint64_t slice_ns);
     void leave(std::uint32_t worker, std::uint64_t token);
     void ask(std::uint32_t worker, std::uint64_t token);
@@ -98,6 +106,8 @@ private:
     void restate(HostSeat& host);
     void fall_back(const char* why);
     void retire(std::unique_ptr<SimAgent> agent);
+    bool policy_failed(SimAgent& agent);
+    bool is_heard();
     void agent_looks(std::uint64_t look);
     void wake_agent(std::uint64_t when);
     void tell();
@@ -141,6 +151,7 @@ private:
     std::uint32_t incarnations_ = 0;
     std::uint64_t calm_since_ = 0;        // the last fault
     std::uint64_t gone_since_ = 0;        // the agent cannot decide since then; 0: it can
+    std::uint64_t moved_at_ = 0;          // something came, ran or ended
     SimResult result_;
 };
 

@@ -36,8 +36,9 @@ SimSpec bimodal(std::uint32_t workers, double load, std::uint64_t requests) {
 
 bool fine(const SimResult& result, std::string_view policy, std::uint64_t seed) {
     for (const std::string& violation : result.violations) std::fprintf(stderr, "%s, seed %llu: %s\n", std::string(policy).c_str(), static_cast<unsigned long long>(seed), violation.c_str());
+    for (const std::string& breach : result.breaches) std::fprintf(stderr, "%s, seed %llu: %s\n", std::string(policy).c_str(), static_cast<unsigned long long>(seed), breach.c_str());
     if (!result.policy_error.empty()) std::fprintf(stderr, "    %s\n", result.policy_error.c_str());
-    return CHECK(result.violations.empty());
+    return CHECK(result.violations.empty() && result.breaches.empty());
 }
 
 // M/M/1 at load 0.5: a request is there for 1 / (rate of service - rate of arrivals) on the average.
@@ -112,6 +113,40 @@ void everything_breaks(std::uint64_t seeds) {
                 static_cast<unsigned long long>(refused), static_cast<unsigned long long>(yielded));
 }
 
+// What is broken on purpose is found, and soon.
+void bugs_are_found() {
+    for (const teal::SimBug bug : {teal::SimBug::twice, teal::SimBug::ended, teal::SimBug::elsewhere, teal::SimBug::lost, teal::SimBug::unheard}) {
+        std::uint64_t found = 0;
+        for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+            SimSpec spec = teal::any_run(seed);
+            spec.bug = bug;
+            const SimResult result = simulate(spec, maker("shinjuku"));
+            found += bug == teal::SimBug::unheard ? !result.breaches.empty() : !result.violations.empty();
+        }
+        CHECK(found >= 20);
+        std::printf("bug %u: found in %llu of 100 runs\n", static_cast<unsigned>(bug), static_cast<unsigned long long>(found));
+    }
+}
+
+// A policy that leaves every choice to the pool.
+void a_policy_that_leaves_it_to_the_pool() {
+    class Local final : public teal::Policy {
+    public:
+        void on_new(teal::PolicyRequest&, std::uint64_t) override {}
+        void on_runnable(teal::PolicyRequest&, std::uint64_t) override {}
+        void on_done(teal::PolicyRequest&, std::uint64_t) override {}
+        void on_departed(teal::PolicyRequest&, std::uint64_t) override {}
+        teal::Decision pick(teal::PolicyWorker&, std::uint64_t) override { return {.run_flags = teal::run_local_default}; }
+        bool set(std::string_view, std::string_view) override { return false; }
+        teal::PolicySettings settings() const override { return {}; }
+        std::string_view name() const override { return "local"; }
+    };
+    const SimResult result = simulate(bimodal(4, 0.7, 2'000), [] { return std::make_shared<Local>(); });
+    fine(result, "local", 1);
+    CHECK_EQ(result.done, 2'000u);
+    CHECK(result.local > 1'000);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -128,6 +163,8 @@ int main(int count, char** arguments) {
     timed("theory", theory);
     timed("preemption", preemption_helps_the_short);
     timed("equal runs", equal_runs);
+    timed("bugs", bugs_are_found);
+    timed("the pool's own order", a_policy_that_leaves_it_to_the_pool);
     timed("ten thousand workers", thousands_of_workers);
     const char* const asked = std::getenv("TEAL_SIM_SEEDS");  // for each policy
     const std::uint64_t seeds = asked == nullptr ? 1000 : std::strtoull(asked, nullptr, 10);

@@ -1293,6 +1293,23 @@ class SimFaults:
     @lost_wakeups.setter
     def lost_wakeups(self, arg: float, /) -> None: ...
 
+class SimBug(enum.Enum):
+    """
+    What can be broken on purpose, to see that it is found: core/sim/sim.hpp.
+    """
+
+    none = 0
+
+    twice = 1
+
+    ended = 2
+
+    elsewhere = 3
+
+    lost = 4
+
+    unheard = 5
+
 class SimSpec:
     def __init__(self) -> None: ...
 
@@ -1379,6 +1396,18 @@ class SimSpec:
     def max_wait_ns(self, arg: int, /) -> None: ...
 
     @property
+    def restart_ns(self) -> int: ...
+
+    @restart_ns.setter
+    def restart_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def bug(self) -> SimBug: ...
+
+    @bug.setter
+    def bug(self, arg: SimBug, /) -> None: ...
+
+    @property
     def types(self) -> list[SimType]: ...
 
     @types.setter
@@ -1396,20 +1425,35 @@ class SimSpec:
     @requests.setter
     def requests(self, arg: int, /) -> None: ...
 
-    def add_arrival(self, at_ns: int, type: int, service_ns: int) -> None: ...
+    def replay(self, at_ns: bytes, types: bytes, service_ns: bytes) -> None:
+        """
+        These requests, in this order, instead of `load` and `requests`: uint64, uint32 and uint64 each, as bytes.
+        """
 
 class SimTypeResult:
     @property
     def name(self) -> str: ...
 
     @property
+    def arrived(self) -> int: ...
+
+    @property
     def done(self) -> int: ...
+
+    @property
+    def cancelled(self) -> int: ...
+
+    @property
+    def expired(self) -> int: ...
+
+    @property
+    def turned_away(self) -> int: ...
 
     @property
     def missed(self) -> int: ...
 
-    def percentile(self, p: float) -> int:
-        """Nanoseconds from arrival to end; p of 0 to 100."""
+    @property
+    def busy_ns(self) -> int: ...
 
     def latencies(self) -> bytes:
         """uint64 nanoseconds, ascending."""
@@ -1490,8 +1534,20 @@ class SimResult:
     @property
     def violations(self) -> list[str]: ...
 
-def simulate(spec: SimSpec, make: Callable[[], Policy]) -> SimResult:
-    """Plays it. `make` gives the policy of each agent that comes."""
+    @property
+    def breaches(self) -> list[str]: ...
+
+    @property
+    def breached(self) -> int: ...
+
+    @property
+    def met(self) -> SimFaults:
+        """How often each fault happened."""
+
+def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int], None] | None = None) -> SimResult:
+    """
+    Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
+    """
 
 class AgentLoop:
     """The mechanism around a policy, at one seat: core/agents/agent.hpp."""
