@@ -66,7 +66,8 @@ def test_durations_and_sizes_as_typed() -> None:
 def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes: Any) -> dict[str, Any]:
     stages = {"queue": buckets, "run": buckets, "copy": []}
     counters = ("failed", "cancelled", "expired", "in_flight", "copies_in", "copies_out", "bytes_copied", "bindings")
-    counters += ("apk", "pl", "cpu", "chained", "batches", "batched", "held", "preemptions", "yields", "resumed")
+    counters += ("apk", "pl", "cpu", "chained", "batches", "batched", "held")
+    counters += ("preemptions", "yields", "resumed", "cannot_preempt", "dropped")
     return {
         "address": "@x", "pid": 1, "version": "0", "uptime_s": uptime, "queued": 0, "active": 0, "restarts": 0,
         "failed_with_worker": 0, "run_again": 0,
