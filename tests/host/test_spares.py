@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import teal
+from teal.host.residence import Residence
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -54,6 +58,26 @@ def test_a_spare_takes_over(mlp_path: Path) -> None:
             assert echo(np.arange(3))[0].numpy().tolist() == [0, 1, 2]
             assert counter(np.arange(3))[0].numpy().tolist() == [0, 2, 4]
             assert pool_of(host).spares_used == turn
+
+
+def test_one_that_still_loads_is_not_counted(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    load = Residence.load_in_spare
+
+    async def slow(self: Residence, *args: Any) -> None:
+        begun.set()
+        while not gate.is_set():
+            await asyncio.sleep(0.001)
+        await load(self, *args)
+
+    monkeypatch.setattr(Residence, "load_in_spare", slow)
+    with teal.Host(spares=1) as host:
+        until(lambda: pool_of(host).spares == 1)
+        host.load("mlp", mlp_path, threads=1)
+        begun.wait()
+        assert pool_of(host).spares == 0
+        gate.set()
+        until(lambda: pool_of(host).spares == 1)
 
 
 def test_a_spare_that_dies_is_replaced_and_nobody_notices(mlp_path: Path) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from teal.errors import PeerDied
 from teal.host import wire
@@ -35,13 +37,14 @@ class Spares:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._processes: list[WorkerProcess] = []
+        self._preparing: Counter[WorkerProcess] = Counter()  # what each has still to do before it holds everything
         self._deaths = 0
         self.used = 0
 
     @property
     def ready(self) -> int:
-        """How many could take over now."""
-        return sum(spare.ready and not spare.gone for spare in self._processes)
+        """How many hold all that they can. One that does not yet may be taken as well, and saves less."""
+        return sum(spare.ready and not spare.gone and not self._preparing[spare] for spare in self._processes)
 
     def fill(self) -> None:
         """Starts as many as are missing."""
@@ -53,7 +56,14 @@ class Spares:
                 log.error("pool %s: starting a spare worker: %s", self._pool.name, error)
                 return
             self._processes.append(spare)
-            self._pool.spawn_task(self._prepare(spare))
+            self._prepares(spare, self._prepare(spare))
+
+    def _prepares(self, spare: WorkerProcess, work: Coroutine[Any, Any, None]) -> None:
+        def done(_: asyncio.Task[None]) -> None:
+            self._preparing -= Counter((spare,))
+
+        self._preparing[spare] += 1
+        self._pool.spawn_task(work).add_done_callback(done)
 
     async def _prepare(self, spare: WorkerProcess) -> None:
         with contextlib.suppress(PeerDied):
@@ -70,7 +80,7 @@ class Spares:
 
     def _load(self, spare: WorkerProcess, order: Order) -> None:
         if order.load.kernel in ENGINES:
-            self._pool.spawn_task(self._loaded(spare, order))
+            self._prepares(spare, self._loaded(spare, order))
 
     async def _loaded(self, spare: WorkerProcess, order: Order) -> None:
         with contextlib.suppress(PeerDied):
