@@ -262,6 +262,14 @@ def _regions() -> list[int]:
     return found
 
 
+class MadeSlowly(Plain):
+    """Is not made before its host has gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(3600)
+
+
 class Thinks(Plain):
     """Is busy for a while about each request."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from agents_fixtures import odd, until
 
 import teal
 from teal.host.agent_options import AgentOptions
@@ -45,3 +48,38 @@ def test_an_order_that_waited_behind_a_stop(order: str, successor: bool, error: 
         assert second is None or second.state == "starting"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("order", ["start", "upgrade"])
+def test_a_host_that_stops_ends_what_is_being_brought_up(order: str) -> None:
+    """Its process is gone, and reaped, before the host's stop() returns."""
+
+    def children() -> set[int]:
+        found: set[int] = set()
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/children", encoding="ascii") as listed:
+                found |= {int(pid) for pid in listed.read().split()}
+        return found
+
+    failed: list[Exception] = []
+
+    def give(host: teal.Host) -> None:
+        try:
+            if order == "start":
+                host.agents.start("default", odd("MadeSlowly"))
+            else:
+                host.agents.upgrade("default", odd("MadeSlowly"))
+        except teal.TealError as error:
+            failed.append(error)
+
+    before = children()
+    with teal.Host() as host:
+        if order == "upgrade":
+            host.agents.start("default", "fifo")
+        there = children()
+        orders = threading.Thread(target=give, args=(host,))
+        orders.start()
+        until(lambda: children() - there)
+    orders.join()
+    assert len(failed) == 1
+    assert children() <= before

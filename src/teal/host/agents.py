@@ -50,6 +50,7 @@ class Agent:
         self.specs = specs
         self.options = options
         self.crew: Crew | None = None
+        self._coming: Crew | None = None  # does not serve yet
         self.state = "starting"  # then online, fallen (until it is started again), stopped
         self.why = ""  # it fell
         self.fallbacks = 0
@@ -80,16 +81,20 @@ class Agent:
 
     async def bring_up(self, specs: tuple[PolicySpec, ...], options: AgentOptions) -> None:
         """A crew that serves, instead of the one that does. Raises what is wrong; then nothing has changed."""
-        crew = Crew(self, self.pools, specs, options)
+        crew = self._coming = Crew(self, self.pools, specs, options)
         if self.crew is not None:
             self.crew.hush(True)
         try:
+            self.agents.check_going_on()
             await crew.prepare()
+            self.agents.check_going_on()
         except BaseException:
             if self.crew is not None:
                 self.crew.hush(False)
             await crew.leave(kill=True)
             raise
+        finally:
+            self._coming = None
         before, self.crew = self.crew, crew
         crew.take_over()
         self.specs, self.options, self.state, self.why = specs, options, "online", ""
@@ -134,6 +139,13 @@ class Agent:
                 return
             self.restarts += 1
             self.note("restart", self.crew, f"attempt {self._backoff.failures}")
+
+    async def give_up(self) -> None:
+        """What is being brought up is not waited for: it is ended. Returns once whoever did that has heard."""
+        if self._coming is not None:
+            self._coming.process.end("the host stops")
+        async with self.busy:
+            pass
 
     async def stop(self, why: str) -> None:
         self.state = "stopped"
@@ -180,6 +192,11 @@ class Agents:
         self._agents: list[Agent] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopping = False
+
+    def check_going_on(self) -> None:
+        """Raises PeerDied when the host is stopping: nobody would end what comes up now."""
+        if self.stopping:
+            raise PeerDied("host", "it is stopping, and takes no more work")
 
     def spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
@@ -234,7 +251,8 @@ class Agents:
             async with agent.busy:
                 await agent.bring_up(specs, options)
         except BaseException as error:
-            self._agents.remove(agent)
+            if agent in self._agents:
+                self._agents.remove(agent)
             agent.state = "stopped"
             agent.note("refused", None, str(error), bad=True)
             raise
@@ -347,6 +365,7 @@ class Agents:
         self.stopping = True
         agents, self._agents = self._agents, []
         await asyncio.gather(*(agent.stop("the host stops") for agent in agents))
+        await asyncio.gather(*(agent.give_up() for agent in agents))
         for task in list(self._tasks):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
