@@ -120,8 +120,8 @@ Preemptor& Worker::preemptor() {
 bool Worker::wanted_now() const noexcept { return running_ == nullptr || is_wanted(*running_); }
 
 bool Worker::is_wanted(const Begun& begun) const noexcept {
-    // A tick of ask_look_ns is no end of a slice.
-    if (seat_ != nullptr && slice_ns(begun.record) == 0) return is_over(begun);
+    // A tick of ask_look_ns is no end of a slice; but what has come is to be told to the agent, which may ask then.
+    if (seat_ != nullptr && slice_ns(begun.record) == 0) return is_over(begun) || pool_->work_ready(live_);
     return news_.load(std::memory_order_relaxed) || goes_on_by_itself() || pool_->work_ready(live_) || pool_->offered() > 0 || is_over(begun);
 }
 
@@ -243,7 +243,9 @@ bool Worker::must_go(const Begun& begun) {
     if (is_over(begun)) return true;
     if (!pool_->try_enter()) return true;  // the loop has more patience
     pool_->drain(live_);
-    const bool wait = pool_->would_wait(begun.record, resumable(), true);
+    // Without a slice it is the agent's to say who goes first: it has been told now, and asks.
+    const bool until_asked = seat_ != nullptr && slice_ns(begun.record) == 0;
+    const bool wait = pool_->would_wait(begun.record, resumable(), !until_asked);
     const bool more = pool_->queued() > 0;
     pool_->leave();
     if (more && !wait) pool_->promote(index_);

@@ -249,12 +249,15 @@ void Preemptor::note_ask() noexcept {
 bool Preemptor::is_asked() noexcept {
     for (std::uint32_t seat = 0; seat < most_seats && !asked_; ++seat) {
         if (words_[seat] == nullptr) continue;
-        const std::uint64_t word = words_[seat]->load(std::memory_order_relaxed);
-        if (word == 0 || word == refused_[seat]) continue;
+        std::uint64_t word = words_[seat]->load(std::memory_order_relaxed);
+        if (word == 0) continue;
         if (word == running_) {
+            // Taken down: what leaves and comes back has the same name, and is asked anew by the same word.
+            words_[seat]->compare_exchange_strong(word, 0, std::memory_order_relaxed);
+            refused_[seat] = 0;
             asked_ = true;
             calls_[seat] = 0;
-        } else {
+        } else if (word != refused_[seat]) {
             refused_[seat] = word;
             ++in_vain_;
         }
@@ -262,7 +265,7 @@ bool Preemptor::is_asked() noexcept {
     return asked_;
 }
 
-void Preemptor::watch(std::uint32_t seat, const std::atomic<std::uint64_t>* word) noexcept {
+void Preemptor::watch(std::uint32_t seat, std::atomic<std::uint64_t>* word) noexcept {
     refused_[seat] = 0;
     words_[seat] = word;
 }

@@ -59,8 +59,9 @@ public:
     bool (*wanted)(void* context) = nullptr;
     void* wanted_context = nullptr;
 
-    // An agent's word for this worker: it holds the name of what is to leave. Believed only while that runs. Null takes it back.
-    void watch(std::uint32_t seat, const std::atomic<std::uint64_t>* word) noexcept;
+    // An agent's word for this worker: it holds the name of what is to leave. Believed only while that runs, and then set to 0. Null takes
+    // it back.
+    void watch(std::uint32_t seat, std::atomic<std::uint64_t>* word) noexcept;
     // Takes the reading end of a pipe, whose writer is to look at its word with every byte. False, with `why`; the descriptor is closed then.
     bool listen(std::uint32_t seat, int fd, std::string& why);
     void forget(std::uint32_t seat) noexcept;  // both
@@ -99,7 +100,7 @@ private:
     std::uint64_t armed_until_ = 0;  // ticks: when its handler is expected to be called; 0: it is not
     std::uint64_t lateness_ = 0;     // ticks from a timer's time to its handler, as learned
     std::uint64_t goes_off_ = 0;     // ticks: the time that it was set to
-    const std::atomic<std::uint64_t>* words_[most_seats]{};
+    std::atomic<std::uint64_t>* words_[most_seats]{};
     std::uint64_t refused_[most_seats]{};  // asks that were found in vain, so that each counts once
     std::uint32_t calls_[most_seats]{};    // bytes of its pipe since it last asked for what ran
     int pipes_[most_seats]{-1, -1, -1, -1};

@@ -264,7 +264,7 @@ void asked_by_name(Thread& t) {
         CHECK(!t.preemptor.go(fiber));
         took.push_back(static_cast<std::uint64_t>(ticks_to_ns(ticks() - asked_at)));
         CHECK(t.preemptor.was_asked());
-        CHECK_EQ(word.load(), Preemptor::name_of(7, static_cast<std::uint32_t>(i)));  // and not for the wrong name
+        CHECK_EQ(word.load(), 0);  // taken down, so it was not for the wrong name
     }
     over = true;
     agent.join();
@@ -278,6 +278,29 @@ void asked_by_name(Thread& t) {
     CHECK(t.preemptor.go(fiber));
     ::close(ends[1]);
     t.preemptor.forget(2);
+}
+
+// What has left for an ask, or was asked for while another one ran, can be asked for again when it goes on.
+void asked_again(Thread& t) {
+    std::atomic<std::uint64_t> word{0};
+    t.preemptor.watch(1, &word);
+    const std::uint64_t one = Preemptor::name_of(3, 1), other = Preemptor::name_of(4, 1);
+    const std::uint64_t vain = t.preemptor.in_vain();
+    for (int turn = 0; turn < 3; ++turn) {
+        t.preemptor.name(one);
+        t.preemptor.arm(0, false);
+        CHECK(!t.preemptor.request_pending());
+        word = one;
+        CHECK(t.preemptor.request_pending());
+        CHECK(t.preemptor.was_asked());
+        t.preemptor.name(other);
+        word = one;  // too late
+        CHECK(!t.preemptor.request_pending());
+        CHECK(!t.preemptor.request_pending());
+        CHECK_EQ(t.preemptor.in_vain(), vain + static_cast<std::uint64_t>(turn) + 1);
+        word = 0;
+    }
+    t.preemptor.forget(1);
 }
 
 // One that rings without end and names nothing that runs is no longer heard.
@@ -409,6 +432,7 @@ int main() {
     not_wanted_not_left(t);
     a_shut_gate_is_not_left(t);
     asked_by_name(t);
+    asked_again(t);
     a_flood_ends(t);
     other_handlers_end_first(t);
     a_foreign_handler_is_respected();

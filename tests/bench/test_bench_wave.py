@@ -209,6 +209,13 @@ def test_one_host_serves_all_that_have_an_agent(stage: Stage) -> None:
     assert rows["shinjuku pcie: staleness"].n > 0
 
 
+def test_a_long_request_that_began_alone_makes_way_for_what_comes(stage: Stage) -> None:
+    short, long = (loads.Kind(name, "spin", 0.5, "fixed", us) for name, us in (("short", 10), ("long", 3_000)))
+    load = loads.Load("mixed", loads.SPIN, (short, long), "half of them 300 times as long as the others")
+    block = stage.block(offloaded("shinjuku", "shinjuku:quantum=50us", "shm"), load, 150, 5, rate=300.0)
+    assert block.seat["left"] > 0
+
+
 @pytest.mark.parametrize("policy", saturation.POLICIES)
 def test_off_loaded_is_compared_with_in_line(stage: Stage, policy: str) -> None:
     saturation.compare(stage, policy, saturation.POLICIES[policy], loads.bimodal(), judged=True)

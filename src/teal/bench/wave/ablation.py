@@ -56,7 +56,7 @@ def ratio(over: Sequence[Block], under: Sequence[Block]) -> Estimate:
 def measure(stage: Stage) -> Ablation:
     added, without, base = modes()
     stage.rocks()
-    found = stage.saturated([*added, *without, base], loads.instant(), stage.plan.blocks)
+    found = stage.saturated([*added, *without, base], loads.instant(), max(4, stage.plan.blocks // 2))
     group = "ablation, pcie, requests that take nothing"
     steps = {mode.name: Step(mode.name, add_rate(stage.report, mode.name, group, found[mode.name], mode.link))
              for mode in (*added, *without)}  # fmt: skip

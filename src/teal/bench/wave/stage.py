@@ -52,7 +52,7 @@ class Plan:
     jitter_seconds: float
 
 
-FULL = Plan(16, 0.4, 5, 2.0, 8, 0.6, (0.2, 0.4, 0.6, 0.7, 0.8, 0.9), 20_000, 1.0, 5, 1.0)
+FULL = Plan(14, 0.4, 4, 2.0, 6, 0.5, (0.2, 0.4, 0.6, 0.7, 0.8, 0.9), 20_000, 1.0, 5, 1.0)
 QUICK = Plan(4, 0.12, 2, 0.5, 2, 0.2, (0.3, 0.6, 0.8), 2_000, 0.3, 2, 0.3)
 
 
@@ -163,7 +163,7 @@ class Stage:
 
     def requests(self, load: loads.Load) -> int:
         """How many keep a worker busy for about `saturated_seconds`."""
-        return max(200, int(self.plan.saturated_seconds * 1e6 / max(load.mean_us, 2.0)))
+        return max(200, int(self.plan.saturated_seconds * 1e6 / max(load.mean_us, LEAST_US)))
 
     def saturated(self, modes: Sequence[Mode], load: loads.Load, blocks: int) -> dict[str, list[Block]]:
         """Blocks of all modes in turn, with always as many requests out as MOST_OUT; a quarter of a block before."""
@@ -178,6 +178,7 @@ class Stage:
 
 
 MOST_OUT = 64  # at saturation: always as many
+LEAST_US = 5.0  # what a request is taken to take where it takes nothing
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:
