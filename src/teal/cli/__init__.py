@@ -22,6 +22,7 @@ _COMMANDS = {
     "stat": "stat",
     "agent": "agent",
     "trace": "trace",
+    "sim": "sim",
     "stop": "stop",
     "tune": "tune",
     "doctor": "doctor",

@@ -35,6 +35,18 @@ class Composite(Policy):
         self.names: dict[tuple[NameKind, int], str] = {}
         self.books: dict[int, tuple[Part, Book]] = {}  # by record
 
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        return all(part.policy.moves for part in self.parts.values())
+
+    @property
+    def depth(self) -> int:  # type: ignore[override]
+        return min((part.policy.depth for part in self.parts.values()), default=1)
+
+    @property
+    def work_conserving(self) -> bool:  # type: ignore[override]
+        return all(part.policy.work_conserving for part in self.parts.values())
+
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def new(self, request: Request) -> None:

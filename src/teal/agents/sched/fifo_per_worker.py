@@ -26,7 +26,6 @@ class Home:
 
 class FifoPerWorker(Policy):
     name = "fifo-per-worker"
-    moves = False
     steal = Flag("1")
 
     def __init__(self) -> None:
@@ -39,6 +38,10 @@ class FifoPerWorker(Policy):
 
     @property
     def work_conserving(self) -> bool:  # type: ignore[override]
+        return self.steal
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
         return self.steal
 
     def new(self, request: Request) -> None:
