@@ -262,6 +262,35 @@ def _regions() -> list[int]:
     return found
 
 
+class Whimsical(Plain):
+    """Any of those that wait, for anybody; sometimes none; and may want any of them to leave."""
+
+    name = "whimsical"
+    seed = Whole("0", 0, 1 << 30)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chance = random.Random(7)
+
+    def pick(self, worker: Any) -> Any:
+        mine = [r for r in self.waiting if r.worker in (None, worker.index)]
+        if not mine:
+            return None
+        request = self.chance.choice(mine)
+        self.waiting.remove(request)
+        return request
+
+    def preempt(self, worker: Any) -> bool:
+        return self.chance.random() < 0.1
+
+    def departed(self, request: Any) -> None:
+        if request in self.waiting:
+            self.waiting.remove(request)
+
+    def blocked(self, request: Any) -> None:
+        self.departed(request)
+
+
 class MadeSlowly(Plain):
     """Is not made before its host has gone."""
 
