@@ -362,4 +362,10 @@ def _specs(policies: Sequence[str], count: int) -> tuple[PolicySpec, ...]:
             path="$.policies",
         )
     specs = tuple(policy_spec.parse(text, "$.policies") for text in policies)
+    if any("inline" in spec.settings for spec in specs if not spec.custom):
+        raise InvalidArgument(
+            "inline is no setting of an agent's policy: it makes a pool decide by itself, and is given when the pool "
+            "is, as in teal serve --policy fifo:inline=1",
+            path="$.policies",
+        )
     return specs if len(specs) == count else specs * count
