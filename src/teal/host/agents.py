@@ -362,10 +362,10 @@ def _specs(policies: Sequence[str], count: int) -> tuple[PolicySpec, ...]:
             path="$.policies",
         )
     specs = tuple(policy_spec.parse(text, "$.policies") for text in policies)
-    if any("inline" in spec.settings for spec in specs if not spec.custom):
-        raise InvalidArgument(
-            "inline is no setting of an agent's policy: it makes a pool decide by itself, and is given when the pool "
-            "is, as in teal serve --policy fifo:inline=1",
-            path="$.policies",
-        )
+    for spec in specs:
+        if not spec.custom and "inline" in spec.settings:  # then there would be no agent
+            raise InvalidArgument(
+                f"{str(spec)[:80]!r}: give inline when the pool is made, as in teal serve --policy fifo:inline=1",
+                path="$.policies",
+            )
     return specs if len(specs) == count else specs * count
