@@ -143,3 +143,54 @@ def test_a_policy_of_ones_own(at: Any, tmp_path: Path, monkeypatch: pytest.Monke
     os.unlink(tmp_path / "mine.py")
     assert at("agent upgrade default").status == 1
     assert at("agent ls --json").json[0]["state"] == "online"
+
+
+_WRONG = [
+    ("--policy nosuch", "expected one of fifo, fifo-per-worker, edf, fair, shinjuku, composite"),
+    ("--policy shinjuku:quantum=20", "such as 50us, 2ms or 1.5s"),
+    ("--policy shinjuku:colour=blue", "it has quantum"),
+    ("--policy shinjuku,quantum=20us", "expected a policy such as shinjuku:quantum=50us"),
+    ("--policy none.py:Mine", "no such file; give the path"),
+    ("--policy mine.py", "give the class in that file too, as in mine.py:Mine"),
+    ("--policy no.such:Mine", "give package.module:Class or file.py:Class"),
+    ("--policy fifo:inline=1", "teal serve --policy fifo:inline=1"),
+    ("--policy fifo --link string", "expected shm, pcie or cxl"),
+    ("--policy fifo --link pcie:prefetch=maybe", "expected on or off"),
+    ("--policy fifo --agent-core 4000", "this process may use"),
+    ("--policy fifo --placement auto", "give agent_core= too"),
+    ("--policy fifo --placement everywhere", "'offload', 'host', 'auto'"),
+    ("--policy fifo --max-wait 1us", "expected at least 1ms"),
+    ("--policy fifo --max-wait soon", "such as 200us, 10ms or 1.5s"),
+    ("--policy fifo --agent-memory lots", "such as 4096, 512M or 4G"),
+    ("--policy fifo --policy edf", "2 policies for 1 pools"),
+    ("", "Missing option '--policy'"),
+]
+
+
+def test_wrong_values_are_refused_with_what_is_expected(at: Any, tmp_path: Path) -> None:
+    for options, words in _WRONG:
+        said = at(f"agent start default {options}")
+        assert said.status in (1, 2), options
+        assert words in said.err, options
+    assert [agent["pools"] for agent in at("agent ls --json").json] == [["fast"]]
+    for command in (
+        "agent set nopool quantum=20us",
+        "agent stop default",
+        "agent stat nopool",
+        "agent upgrade default",
+    ):
+        assert at(command).err.startswith("NotFound: pool '"), command
+    said = at(f"trace fast -o {tmp_path}/none/out.json")
+    assert (said.status, "no folder that can be written to" in said.err) == (2, True)
+
+
+def test_programs_get_all_numbers(at: Any) -> None:
+    calls(at, "sum", 20)
+    for command in ("agent stat --json", "stat --agents --json"):
+        (agent,) = at(command).json["agents"]
+        seat = agent["seats"]["fast"]
+        assert seat["settings"]["quantum"] == "1ms"
+        assert {"hit_rate", "staleness", "refused", "queued", "unread", "preempted", "yielded", "asked", "asks_in_vain",
+                "bells", "kicks", "lost", "rescans"} <= seat.keys()  # fmt: skip
+        assert list(seat["stages"]) == ["message", "decision", "commit", "start", "run", "done"]
+        assert {"fallbacks", "restarts", "upgrades", "moves"} <= agent.keys()

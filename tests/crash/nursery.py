@@ -240,6 +240,12 @@ def stranger(options: dict[str, Any]) -> None:
         "unload theirs": lambda: host.unload("theirs"),
         "function": lambda: host.load("evil", "os:system").name,
         "stop": lambda: host.stop(drain=True),
+        "start agent": lambda: host.agents.start("default", "fifo").state,
+        "upgrade agent": lambda: host.agents.upgrade("default", "edf").state,
+        "set agent": lambda: host.agents.set("default", quantum="20us"),
+        "stop agent": lambda: host.agents.stop("default"),
+        "look at agents": lambda: host.agents["default"].state,
+        "trace": lambda: host._trace("default", 0.01, 100)["pool"],
         "thief": lambda: bytes(host.load("thief", options["argument"])()[0].numpy()).decode(),
         "onnx": lambda: float(host.load("affine", options["argument"])([3.0])[0].numpy()[0]),
     }

@@ -120,6 +120,21 @@ def test_stranger_may_change_only_what_he_loaded(
 
 
 @as_root
+def test_stranger_may_look_at_agents_and_no_more(
+    hosts: Callable[..., CrashHost], as_user: Callable[..., list[Outcome]]
+) -> None:
+    host = hosts(allowed_uids=[STRANGER])
+    with teal.connect(host.address) as attached:
+        attached.agents.start("default", "shinjuku")
+        orders = ["start agent", "upgrade agent", "set agent", "stop agent", "trace"]
+        told = as_user(STRANGER, host.address, ["attach", "look at agents", *orders])
+        assert told[1] == ("", "online")
+        said = f"user {STRANGER} may use this host, and only its owner may direct its agents"
+        assert told[2:] == [("InvalidArgument", said)] * len(orders)
+        assert attached.agents["default"].policies == ("shinjuku",)
+
+
+@as_root
 def test_stranger_does_not_read_with_the_owners_eyes(
     hosts: Callable[..., CrashHost], as_user: Callable[..., list[Outcome]], tmp_path: Path
 ) -> None:

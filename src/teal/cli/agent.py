@@ -196,7 +196,7 @@ def _say(agent: AgentStatistics, as_json: bool, what: str) -> None:
         draw.emit(dataclasses.asdict(agent))
         return
     policies = ", ".join(dict.fromkeys(agent.policies))
-    core = "" if agent.core is None else f" on core {agent.core}"
+    core = f" on core {agent.core}" if agent.place == "offload" and agent.core is not None else " on the workers' cores"
     missing = agent.walls.get("missing")
     click.echo(
         draw.printable(f"{what} {policies} for {', '.join(agent.pools)}: process {agent.pid}{core}, {agent.link}")

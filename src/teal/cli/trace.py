@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -28,6 +29,10 @@ def command(pool: str, seconds: float, output: str, events: int, host: str | Non
     """
     from teal.host.trace_file import document
 
+    folder = Path(output).parent
+    if Path(output).is_dir() or not os.access(folder, os.W_OK):  # before it takes its time
+        raise click.BadParameter(f"{output!r}: {folder} is no folder that can be written to, or has one of that name",
+                                 param_hint="--output")  # fmt: skip
     with options.reach(host) as reached, draw.progress(f"recording {seconds:g} s", silent=as_json):
         raw = reached._trace(pool, seconds, events)
     made = document(raw)

@@ -385,4 +385,10 @@ def _specs(policies: Sequence[str], count: int) -> tuple[PolicySpec, ...]:
             path="$.policies",
         )
     specs = tuple(policy_spec.parse(text, "$.policies") for text in policies)
+    for spec in specs:
+        if not spec.custom and "inline" in spec.settings:  # then there would be no agent
+            raise InvalidArgument(
+                f"{str(spec)[:80]!r}: give inline when the pool is made, as in teal serve --policy fifo:inline=1",
+                path="$.policies",
+            )
     return specs if len(specs) == count else specs * count

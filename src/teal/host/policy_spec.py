@@ -44,6 +44,8 @@ def parse(text: str, path: str = "$.policy") -> PolicySpec:
     if text.partition(":")[0].endswith(".py") or _is_module(text):
         head, _, after = text.partition(":")
         class_name, _, rest = after.partition(":")
+        if not class_name and head.endswith(".py"):
+            raise InvalidArgument(f"{text[:80]!r}: give the class in that file too, as in {head[:80]}:Mine", path=path)
         if not _CLASS.fullmatch(class_name):
             raise _wrong(text, path)
         if head.endswith(".py"):
