@@ -80,13 +80,9 @@ class Agent:
     async def bring_up(self, specs: tuple[PolicySpec, ...], options: AgentOptions) -> None:
         """A crew that serves, instead of the one that does. Raises what is wrong; then nothing has changed."""
         crew = Crew(self, self.pools, specs, options)
-        if self.crew is not None:
-            self.crew.hush(True)
         try:
             await crew.prepare()
         except BaseException:
-            if self.crew is not None:
-                self.crew.hush(False)
             await crew.leave(kill=True)
             raise
         before, self.crew = self.crew, crew
