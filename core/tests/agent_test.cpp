@@ -87,7 +87,7 @@ void test_never_preempts() {
     for (const bool may_preempt : {true, false}) {
         Table t(3);
         t.policy->may_preempt = may_preempt;
-        const std::uint32_t kinds[] = {message_preemptible, message_preemptible | message_yields, 0};
+        const std::uint16_t kinds[] = {message_preemptible, static_cast<std::uint16_t>(message_preemptible | message_yields), 0};
         for (std::uint32_t i = 0; i < 3; ++i) {
             RequestFacts facts = t.facts(i);
             facts.flags = kinds[i];

@@ -14,7 +14,6 @@ import pytest
 from agents_fixtures import alive, odd, right, until
 
 import teal
-from teal.host.agent_process import _may_come_back
 
 
 @pytest.mark.parametrize("policy", ["fifo", "edf", "shinjuku:quantum=1ms", "Plain"])
@@ -209,20 +208,6 @@ def test_upgrades_under_load_lose_nothing(agent_host: teal.Host, load: Load) -> 
     assert len(set(pids)) == 5
     until(lambda: not any(alive(pid) for pid in pids[:-1]))
     assert [line.what for line in agent_host.agents.audit()] == ["online"] + ["upgraded"] * 4
-
-
-def test_one_that_starts_makes_way_for_the_one_that_serves(agent_host: teal.Host, tmp_path: Path) -> None:
-    if not _may_come_back():
-        pytest.skip("needs CAP_SYS_NICE: without it a process starts as all others do")
-    seen, policy = tmp_path / "scheduler", tmp_path / "watching.py"
-    policy.write_text(
-        "import os\nfrom teal.agents.sched.fifo import Fifo\n"
-        f"with open({str(seen)!r}, 'a') as seen:\n    print(os.sched_getscheduler(0), file=seen)\n"
-        "class Watching(Fifo):\n    pass\n"
-    )
-    agents = [agent_host.agents.start("default", f"{policy}:Watching"), agent_host.agents.upgrade("default")]
-    assert seen.read_text().split() == [str(os.SCHED_OTHER), str(os.SCHED_IDLE)]
-    assert os.sched_getscheduler(agents[1].pid) == os.SCHED_OTHER
 
 
 def test_an_upgrade_that_fails_changes_nothing(agent_host: teal.Host, echo: teal.Model, load: Load) -> None:

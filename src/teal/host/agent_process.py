@@ -29,8 +29,6 @@ _MOST_REPORTS = 200  # a second; a well-behaved agent answers what it is asked
 _MOST_LINES = 20  # of what it prints, a second
 _PRINTED = 4096  # bytes of a line
 _PAUSE = 0.1  # seconds for which an agent that prints too much is not read
-_GENTLE_S = 2.0  # arbitrary: ten times what a start takes on a core that is mostly idle
-_CAP_SYS_NICE = 23  # linux/capability.h
 _LIBRARIES_ALONE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 OnEnd = Callable[["AgentProcess", str], None]
@@ -54,7 +52,6 @@ class AgentProcess:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._second = 0.0
         self._reports = 0
-        self._is_gentle = False
 
     @property
     def pid(self) -> int:
@@ -64,11 +61,8 @@ class AgentProcess:
     def started(self) -> bool:
         return self._process is not None
 
-    def start(self, *, gently: bool = False) -> None:
-        """gently: see gentle(); for a while at most, or a core that is never idle would keep it from starting at all.
-
-        Raises OSError.
-        """
+    def start(self) -> None:
+        """Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -97,9 +91,6 @@ class AgentProcess:
         self._printed.open(read_end)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._died)
-        if gently and _may_come_back():
-            self.gentle(True)
-            self._loop.call_later(_GENTLE_S, self.gentle, False)
 
     def send(self, order: agent_wire.AgentOrder, fds: tuple[int, ...] = ()) -> None:
         """Posts an order. One that it has no room for ends it: there are never many."""
@@ -196,17 +187,6 @@ class AgentProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(self.pid, set(cores))
 
-    def gentle(self, on: bool) -> None:
-        """Runs while nobody else wants its core, and makes way at once; else the kernel parts the two by 4 ms.
-
-        It is one that starts where another one serves; off again before it serves itself.
-        """
-        if self._process is None or self.gone or on == self._is_gentle:
-            return
-        self._is_gentle = on
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setscheduler(self.pid, os.SCHED_IDLE if on else os.SCHED_OTHER, os.sched_param(0))
-
     def signal(self, number: signal.Signals) -> None:
         if self._process is not None and not self.gone:
             with contextlib.suppress(ProcessLookupError):
@@ -228,13 +208,6 @@ class AgentProcess:
             self._socket.close()
             self._socket = None
         self._printed.forget()
-
-
-def _may_come_back() -> bool:
-    """May we give a process that runs when nothing else does (SCHED_IDLE) its time back? It takes CAP_SYS_NICE."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        line = next((line for line in status if line.startswith("CapEff:")), "CapEff: 0")
-    return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)
 
 
 def _key(report: agent_wire.AgentReport) -> str:

@@ -82,15 +82,11 @@ class Agent:
     async def bring_up(self, specs: tuple[PolicySpec, ...], options: AgentOptions) -> None:
         """A crew that serves, instead of the one that does. Raises what is wrong; then nothing has changed."""
         crew = self._coming = Crew(self, self.pools, specs, options)
-        if self.crew is not None:
-            self.crew.hush(True)
         try:
             self.agents.check_going_on()
             await crew.prepare()
             self.agents.check_going_on()
         except BaseException:
-            if self.crew is not None:
-                self.crew.hush(False)
             await crew.leave(kill=True)
             raise
         finally:

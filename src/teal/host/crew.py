@@ -49,7 +49,6 @@ class Crew:
         self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended)
         self.walls: Mapping[str, Any] = {}
         self._settings: dict[str, dict[str, str]] = {}  # of its policies, by pool, as it says
-        self._own = options.placement != "host"
         self._since: float | None = None
         self._until: float | None = None
         self._end = asyncio.Event()
@@ -66,13 +65,12 @@ class Crew:
 
     async def prepare(self) -> None:
         """Everything but that it counts. Raises what the policy's makers raise, PeerDied, DeadlineExceeded."""
-        self.process.start(gently=self._agent.crew is not None)
+        self.process.start()
         policies = [
             orders.Policy(pool.name, spec.target, spec.class_name, spec.settings)
             for pool, spec in zip(self._pools, self._specs, strict=True)
         ]
         begun = await self.process.ask(orders.Begin(policies, self.options.memory), "begun", _BEGIN)
-        self.process.gentle(False)
         if begun.error is not None:
             wire.raise_failure(begun.error)
         self.walls = begun.walls
@@ -161,13 +159,8 @@ class Crew:
 
     def move(self, own: bool) -> None:
         """To its own core, or to those of the workers, where it sleeps at once when there is nothing to do."""
-        self._own = own
         self.process.place(self.cores(own))
-        self.hush(False)
-
-    def hush(self, on: bool) -> None:
-        """Sleeps at once when there is nothing to do, as somebody is to start on its core; or as before."""
-        spin_ns = max(pool.settings.idle_ns for pool in self._pools) if self._own and not on else 0
+        spin_ns = max(pool.settings.idle_ns for pool in self._pools) if own else 0
         self.process.send(orders.Move(spin_ns))
 
     # ---- down ------------------------------------------------------------------------------------------------------
