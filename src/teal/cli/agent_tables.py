@@ -29,7 +29,7 @@ def drawn(agents: list[AgentStatistics], rates: Mapping[str, float] | None = Non
     seats = [seat for agent in agents for seat in agent.seats.values()]
     if seats:
         parts += [Text(), _seats(seats, rates or {}), Text(), _stages(seats)]
-        parts += [Text(line) for seat in seats for line in _refusals(seat)]
+        parts += [Text(line) for seat in seats for line in (_effort(seat), *_refusals(seat))]
     return Group(*parts)  # type: ignore[arg-type]
 
 
@@ -61,6 +61,15 @@ def _stages(seats: list[SeatStatistics]) -> object:
             draw.row(table, name, stage, f"{h.count:,}", *latencies)
             name = ""
     return table
+
+
+def _effort(seat: SeatStatistics) -> str:
+    gangs = f"; gangs {seat.groups:,}, refused {seat.groups_refused:,}" if seat.groups + seat.groups_refused else ""
+    asks = f"; asked to leave {seat.asks:,}" if seat.asks else ""
+    return draw.printable(
+        f"{seat.pool}: waited looking {seat.spins:,}, asleep {seat.sleeps:,}; rang {seat.rings:,} workers, spared "
+        f"{seat.rings_spared:,}; {seat.batches:,} batches of {seat.batched:,} decisions{gangs}{asks}"
+    )
 
 
 def _refusals(seat: SeatStatistics) -> list[str]:

@@ -12,6 +12,8 @@ from teal.host import argument, policy_spec, wire
 from teal.host.audit import AuditLine
 from teal.host.records import Histogram
 
+_SAID = ("events", "decisions", "busy_ns", "errors", "rescans", "spins", "sleeps", "rings", "rings_spared", "batches",
+         "batched")  # fmt: skip
 STAGES = ("message", "decision", "commit", "start", "run", "done")  # each from the one before; message: from arrival
 
 
@@ -23,8 +25,11 @@ class SeatStatistics:
     decisions when a worker took them up. hits, misses: looks of a worker that found a decision staged, or none though
     requests waited; refused: decisions by the reason; bugs: those that no correct agent meets. local: requests that
     ran without a decision; left: those that left their worker and were offered again; lost: messages that found the
-    ring full, after which the agent reads all words anew. queued: requests that wait for its decisions now. events,
-    decisions, runnable, busy_ns, errors, rescans: as the agent says."""
+    ring full, after which the agent reads all words anew; groups, groups_refused: gangs that began, or did not. queued:
+    requests that wait for its decisions now. As the agent says: events, decisions, runnable, busy_ns, errors, rescans;
+    asks: to leave a worker; spins, sleeps: waits for news that ended while it looked, or asleep; rings: sleeping
+    workers that it woke; rings_spared: decisions that needed none; batches: rings for several decisions, and batched
+    these."""
 
     pool: str
     incarnation: int
@@ -48,6 +53,13 @@ class SeatStatistics:
     busy_ns: int
     errors: int
     rescans: int
+    asks: int
+    spins: int
+    sleeps: int
+    rings: int
+    rings_spared: int
+    batches: int
+    batched: int
     heart_ms: float
     stages: Mapping[str, Histogram]
     staleness: Histogram
@@ -61,8 +73,10 @@ class SeatStatistics:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatistics:
-    """One agent. state: "online", "fallen" (its pools go on in their own order; it is started again), "starting",
-    "stopped"; why: it fell. place: where it runs now; walls: what its process is locked in with."""
+    """One agent. state: "online", "frozen" (its heart stands still, its pools go on in their own order, and it is
+    taken back if it beats again soon), "fallen" (the same; it is started again), "starting", "stopped"; why: it fell
+    or froze. returns: how often it was taken back. place: where it runs now; walls: what its process is locked in
+    with."""
 
     pools: tuple[str, ...]
     policies: tuple[str, ...]
@@ -74,6 +88,7 @@ class AgentStatistics:
     placement: str
     link: str
     restarts: int
+    returns: int
     upgrades: int
     moves: int
     served_s: float
@@ -101,11 +116,7 @@ def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
         bugs=raw["bugs"],
         queued=raw["offered"],
         runnable=desk["runnable"],
-        events=desk["events"],
-        decisions=desk["decisions"],
-        busy_ns=desk["busy_ns"],
-        errors=desk["errors"],
-        rescans=desk["rescans"],
+        asks=desk["preempts"],
         heart_ms=raw["heart_ms"],
         stages={stage: Histogram.of(raw["stages"].get(stage, [])) for stage in STAGES},
         staleness=Histogram.of(raw["age"]),
@@ -113,6 +124,7 @@ def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
             name: raw[name]
             for name in ("messages", "lost", "hits", "misses", "local", "left", "bells", "groups", "groups_refused")
         },
+        **{name: desk[name] for name in _SAID},
     )
 
 
@@ -125,7 +137,7 @@ class Agents:
     def start(self, pools: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
         """One agent for a pool, or for several that share its process (and whatever their policies keep in common).
 
-        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait,
+        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait, come_back,
         local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count. Raises NotFound (no
         such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied (it ended first).
         """
