@@ -999,6 +999,14 @@ class Request:
         """Index of its client's session."""
 
     @property
+    def model_name(self) -> str:
+        """Name of its model; '#INDEX' until it is known."""
+
+    @property
+    def client(self) -> str:
+        """Its client as 'UID/PID'; '#INDEX' until that is known."""
+
+    @property
     def priority(self) -> int:
         """Higher is more urgent."""
 
