@@ -2,9 +2,16 @@
 
 #include <algorithm>
 
+#include "agents/policies/settings.hpp"
+#include "base/error.hpp"
 #include "cpu/clock.hpp"
 
 namespace teal {
+namespace {
+
+constexpr std::uint64_t longest_coalescing_ns = 1'000'000;  // far below what a heart may stand still
+
+}  // namespace
 
 AgentLoop::AgentLoop(std::shared_ptr<AgentSeat> seat, std::shared_ptr<Policy> policy, AgentSpec spec)
     : seat_(std::move(seat)), policy_(std::move(policy)), spec_(spec), spin_(std::min(spec.idle_ns, std::uint64_t{1'000'000'000})),
@@ -109,6 +116,7 @@ void AgentLoop::end(PolicyRequest& request, bool departed) {
     if (departed) policy_->on_departed(request, now_);
     else policy_->on_done(request, now_);
     request = PolicyRequest{};
+    --known_;
 }
 
 // ---- messages ------------------------------------------------------------------------------------------------------------------
@@ -202,6 +210,7 @@ void AgentLoop::retake(PolicyRequest& request, const Message& m) {
     const bool anew = static_cast<MessageType>(m.type) == MessageType::request_new;
     if (request.index != no_object && request.generation != m.generation && anew) end(request, true);
     if (request.index == no_object) {
+        ++known_;
         learn(request, m);
         mark(request, true, false);
         policy_->on_new(request, now_);
@@ -305,6 +314,7 @@ void AgentLoop::gone(Place& place) {
     place.view.online = false;
     update(place);
     for (unsigned i = 0; i < count; ++i) {
+        if (outs[i].group != 0) break_group(outs[i].group, place);
         if (!outs[i].live) continue;
         PolicyRequest& request = requests_[outs[i].object];
         at_[request.index] = no_object;
@@ -316,7 +326,7 @@ void AgentLoop::gone(Place& place) {
 
 // ---- decisions -----------------------------------------------------------------------------------------------------------------
 
-bool AgentLoop::stage(Place& place, const Decision& decision, std::uint32_t object) {
+Decided AgentLoop::decided(const Decision& decision, std::uint32_t object) const noexcept {
     Decided d{};
     d.object = object;
     d.slice_us = static_cast<std::uint32_t>(std::min<std::uint64_t>((decision.slice_ns + 999) / 1000, UINT32_MAX));
@@ -332,18 +342,33 @@ bool AgentLoop::stage(Place& place, const Decision& decision, std::uint32_t obje
         // Nobody will ask it to leave: its worker need not look. What looks for itself hears of a cancel so, and costs nothing.
         if (!preempts_ && decision.slice_ns == 0 && !request.yields) d.run_flags |= run_may_not_preempt;
     }
-    const AgentSeat::Staged staged = seat_->stage(place.view.index, d);
+    return d;
+}
+
+bool AgentLoop::stage(Place& place, const Decision& decision, std::uint32_t object) {
+    const AgentSeat::Staged staged = seat_->stage(place.view.index, decided(decision, object));
     if (!staged.ok) return false;
+    entrust(place, Out{staged.serial, object, decision.slice_ns, object != no_object, true, 0});
+    if (spec_.ring_each) seat_->ring();
+    return true;
+}
+
+// It lies on the worker's desk: what is believed follows.
+void AgentLoop::entrust(Place& place, const Out& out) {
     ++figures_.decisions;
-    const Out out{staged.serial, object, decision.slice_ns, object != no_object, true};
-    if (object != no_object) {
-        mark(requests_[object], true, true);
-        at_[object] = place.view.index;
+    if (out.live) {
+        mark(requests_[out.object], true, true);
+        at_[out.object] = place.view.index;
     }
     if (!place.busy) begin(place, out);
     else place.staged[place.view.staged++] = out;
     update(place);
-    return true;
+}
+
+// Is it one that this worker may be given?
+bool AgentLoop::may_run(const PolicyRequest* request, std::uint32_t worker) const noexcept {
+    if (request == nullptr || request->index >= requests_.size() || &requests_[request->index] != request) return false;
+    return !request->staged && request->runnable && (request->worker == no_object || request->worker == worker);
 }
 
 // True: it got something.
@@ -354,19 +379,86 @@ bool AgentLoop::decide_for(Place& place) {
     }
     const Decision decision = policy_->pick(place.view, now_);
     if (decision.request == nullptr) return (decision.run_flags & run_local_default) != 0 && stage(place, decision, no_object);
-    const PolicyRequest& request = *decision.request;
-    const bool ours = request.index < requests_.size() && &requests_[request.index] == &request;
-    if (!ours || request.staged || !request.runnable || (request.worker != no_object && request.worker != place.view.index)) {
+    if (!may_run(decision.request, place.view.index)) {
         ++figures_.errors;  // it is not handed out, and not queued anywhere: the policy's own bug
         return false;
     }
-    return stage(place, decision, request.index);
+    return stage(place, decision, decision.request->index);
+}
+
+// True: there is one more group on its way.
+bool AgentLoop::decide_group() {
+    free_.clear();
+    for (const std::uint32_t worker : idle_)
+        if (seat_->settled(worker) == seat_->next(worker)) free_.push_back(&places_[worker].view);
+    if (free_.size() < 2) return false;
+    members_.assign(std::min<std::size_t>(free_.size(), max_group), GroupMember{});
+    const unsigned count = policy_->pick_group(free_, members_, now_);
+    if (count == 0) return false;
+    if (count > members_.size() || !is_group({members_.data(), count})) {
+        ++figures_.errors;
+        return false;
+    }
+    stage_group({members_.data(), count});
+    return true;
+}
+
+// Different requests, each for another one of the workers that were offered?
+bool AgentLoop::is_group(std::span<const GroupMember> members) const noexcept {
+    if (members.size() < 2) return false;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+        const GroupMember& member = members[i];
+        if (!may_run(member.decision.request, member.worker)) return false;
+        const auto offered = [&](const PolicyWorker* worker) { return worker->index == member.worker; };
+        if (std::none_of(free_.begin(), free_.end(), offered)) return false;
+        for (std::size_t j = 0; j < i; ++j)
+            if (members[j].worker == member.worker || members[j].decision.request == member.decision.request) return false;
+    }
+    return true;
+}
+
+// All are written before one is ready: whoever comes to the first finds the others.
+void AgentLoop::stage_group(std::span<const GroupMember> members) {
+    constexpr std::uint64_t patience_ns = 20'000'000;  // members wait for one another, and their workers with them
+    if (++group_ == 0) ++group_;
+    std::uint32_t serials[max_group];
+    for (std::size_t i = 0; i < members.size(); ++i) {
+        Decided d = decided(members[i].decision, members[i].decision.request->index);
+        d.commit_flags |= commit_group;
+        d.group = group_;
+        d.members = static_cast<std::uint32_t>(members.size());
+        if (d.expires_ns == 0) d.expires_ns = now_ + patience_ns;
+        serials[i] = seat_->prepare(members[i].worker, d).serial;  // there is room: nothing is unsettled there
+    }
+    for (std::size_t i = 0; i < members.size(); ++i) {
+        const Decision& decision = members[i].decision;
+        seat_->publish(members[i].worker, serials[i]);
+        entrust(places_[members[i].worker], Out{serials[i], decision.request->index, decision.slice_ns, true, true, group_});
+    }
+    ++figures_.groups;
+}
+
+// One of its workers has gone: what of it is not carried out yet is taken back.
+void AgentLoop::break_group(std::uint32_t group, const Place& but) {
+    for (Place& place : places_) {
+        if (&place == &but || !place.busy || !place.running.own || place.running.group != group) continue;
+        const Out out = place.running;
+        if (!seat_->withdraw(place.view.index, out.serial)) continue;
+        finish_running(place);
+        if (!out.live) continue;
+        PolicyRequest& request = requests_[out.object];
+        at_[out.object] = no_object;
+        mark(request, request.runnable, false);
+        policy_->on_latch_failure(request, Outcome::poisoned, now_);
+    }
 }
 
 bool AgentLoop::decide() {
     bool any = false;
     crowded_ = false;
     if (waiting_ > 0 && policy_->has_work()) {
+        if (idle_.size() > 1 && waiting_ > 1 && policy_->groups())
+            while (waiting_ > 1 && decide_group()) any = true;
         for (std::size_t i = idle_.size(); i-- > 0 && waiting_ > 0;)
             if (i < idle_.size()) any = decide_for(places_[idle_[i]]) || any;
         for (std::size_t i = room_.size(); i-- > 0;) {
@@ -418,14 +510,10 @@ unsigned AgentLoop::step(std::uint64_t now) {
     if (!seat_->stages_ahead()) depth_ = 0;
     else depth_ = std::min(depth_ + seat_->more_ahead(), stage_depth);
     ++figures_.steps;
-    unsigned count = 0;
-    Message message;
-    while (count < spec_.events && seat_->poll(message)) {
-        if (count++ == 0) now_ticks_ = seat_->clock().ticks();
-        handle(message);
-    }
-    figures_.events += count;
+    unsigned count = take_batch();
     if (seat_->lost()) {
+        // What is said of workers has no tseq: all of it that is older than the words is taken before they are read.
+        count += take_messages(seat_->map().layout.ring_capacity);
         now_ticks_ = seat_->clock().ticks();
         rescan();
         ++count;
@@ -446,9 +534,41 @@ unsigned AgentLoop::step(std::uint64_t now) {
     const std::uint64_t before = figures_.decisions;
     if (online_ && dirty_) decide();
     if (online_ && !preemptible_.empty()) ask_preempts();
-    seat_->ring();
+    ring_workers(count > 0);
     seat_->beat(now);
     return count + static_cast<unsigned>(figures_.decisions - before);
+}
+
+// As many as have come, up to a bound that grows while more wait behind it: where little comes the first decision waits for few messages,
+// where much comes all that is done once a step is done for many.
+unsigned AgentLoop::take_batch() {
+    const unsigned most = std::min(batch_, spec_.events);
+    const unsigned count = take_messages(most);
+    if (count == most) batch_ = std::min(2 * batch_, std::max(spec_.events, least_events));
+    else if (count > 0 && count < batch_ / 4) batch_ = std::max(batch_ / 2, least_events);
+    return count;
+}
+
+unsigned AgentLoop::take_messages(unsigned most) {
+    unsigned count = 0;
+    Message message;
+    while (count < most && seat_->poll(message)) {
+        if (count++ == 0) now_ticks_ = seat_->clock().ticks();
+        handle(message);
+    }
+    figures_.events += count;
+    return count;
+}
+
+// `more`: messages came in this step, so more may.
+void AgentLoop::ring_workers(bool more) {
+    if (!seat_->has_to_ring()) return;
+    if (spec_.coalesce_ns != 0 && more) {
+        if (ring_since_ == 0) ring_since_ = now_ | 1;
+        if (now_ - ring_since_ < spec_.coalesce_ns || now_ < ring_since_) return;
+    }
+    ring_since_ = 0;
+    seat_->ring();
 }
 
 // ---- the real clock ------------------------------------------------------------------------------------------------------------
@@ -487,6 +607,15 @@ void AgentLoop::show() noexcept {
     desk.busy_ns.store(figures_.busy_ns, std::memory_order_relaxed);
     desk.errors.store(figures_.errors, std::memory_order_relaxed);
     desk.rescans.store(figures_.rescans, std::memory_order_relaxed);
+    desk.sleeps.store(figures_.sleeps, std::memory_order_relaxed);
+    desk.spins.store(figures_.spins, std::memory_order_relaxed);
+    desk.groups.store(figures_.groups, std::memory_order_relaxed);
+    desk.preempts.store(figures_.preempts, std::memory_order_relaxed);
+    const AgentSeat::Rings& rings = seat_->rings();
+    desk.rings.store(rings.rung, std::memory_order_relaxed);
+    desk.rings_spared.store(rings.spared, std::memory_order_relaxed);
+    desk.batches.store(rings.batches, std::memory_order_relaxed);
+    desk.batched.store(rings.batched, std::memory_order_relaxed);
 }
 
 void AgentLoop::run() {
@@ -494,28 +623,46 @@ void AgentLoop::run() {
     leave();
 }
 
+std::uint64_t AgentLoop::patience_ns() const noexcept {
+    switch (spec_.polling) {
+        case AgentPolling::spin: return UINT64_MAX;
+        case AgentPolling::sleep: return 0;
+        case AgentPolling::fixed: return spec_.fixed_ns;
+        default: return spec_.idle_ns == UINT64_MAX ? UINT64_MAX : spin_.budget_ns();
+    }
+}
+
+void AgentLoop::woke(std::uint64_t now, bool slept) {
+    if (quiet_since_ == 0) return;
+    spin_.learn(now - quiet_since_);
+    if (!slept) ++figures_.spins;
+    quiet_since_ = 0;
+}
+
 void AgentLoop::run(std::uint64_t until_ns) {
     auto now = static_cast<std::uint64_t>(monotonic_ns());
+    bool slept = false;
     while (!stop_.load(std::memory_order_relaxed)) {
         if (news_.load(std::memory_order_relaxed)) apply_inbox();
         const unsigned done = step(now);
         const auto after = static_cast<std::uint64_t>(monotonic_ns());
         if (done > 0) figures_.busy_ns += after - now;
-        if (done > 0 || !preemptible_.empty()) {
-            if (quiet_since_ != 0 && done > 0) spin_.learn(now - quiet_since_);
-            quiet_since_ = 0;
-        } else if (quiet_since_ == 0) {
-            quiet_since_ = now;
-        }
+        if (done > 0) woke(now, slept);
+        else if (!preemptible_.empty()) quiet_since_ = 0;
+        else if (quiet_since_ == 0) quiet_since_ = now;
+        slept = false;
         if ((++looked_ & 63) == 0) show();
         now = after;
-        if (now >= until_ns) break;
-        if (quiet_since_ == 0 || spec_.idle_ns == UINT64_MAX || now - quiet_since_ < spin_.budget_ns()) {
+        if (now >= until_ns || seat_->called()) break;
+        if (quiet_since_ == 0 || seat_->has_to_ring() || now - quiet_since_ < patience_ns()) {
             if (done == 0) cpu_relax();
             continue;
         }
         show();
-        rest(now, until_ns);
+        const std::uint64_t nap = nap_until(now);
+        seat_->sleep(nap, [this] { return stop_.load(std::memory_order_seq_cst) || news_.load(std::memory_order_seq_cst); });
+        slept = true;
+        if (!seat_->has_message() && !news_.load(std::memory_order_relaxed)) break;
         now = static_cast<std::uint64_t>(monotonic_ns());
     }
     show();
@@ -533,19 +680,43 @@ void AgentLoop::set_idle(std::uint64_t ns) noexcept {
     spin_.set_ceiling(std::min(ns, std::uint64_t{1'000'000'000}));
 }
 
-// When a worker has passed by what was taken back, and found nothing else, nobody says that there is room again.
-std::uint64_t AgentLoop::longest_nap() const noexcept {
-    constexpr std::uint64_t crowded_nap_ns = 200'000;
-    return crowded_ ? std::min(spec_.nap_ns, crowded_nap_ns) : spec_.nap_ns;
+bool AgentLoop::set(std::string_view name, std::string_view value) {
+    if (name == "poll") {
+        if (value == "adaptive") spec_.polling = AgentPolling::adaptive;
+        else if (value == "spin") spec_.polling = AgentPolling::spin;
+        else if (value == "sleep") spec_.polling = AgentPolling::sleep;
+        else {
+            spec_.fixed_ns = parse_time(name, value, 0);
+            spec_.polling = AgentPolling::fixed;
+        }
+        return true;
+    }
+    if (name != "coalesce") return false;
+    const std::uint64_t ns = value == "off" || value == "step" ? 0 : parse_time(name, value, 0);
+    if (ns > longest_coalescing_ns)
+        throw Error(Code::invalid_argument, "coalesce=" + std::string(value) + ": expected off, step, or a time up to 1ms that a ring may wait for others");
+    spec_.ring_each = value == "off";
+    spec_.coalesce_ns = ns;
+    return true;
 }
 
-void AgentLoop::rest(std::uint64_t now, std::uint64_t until_ns) {
-    std::uint64_t until = std::min(now + longest_nap(), until_ns);
+PolicySettings AgentLoop::settings() const {
+    constexpr const char* names[] = {"adaptive", "spin", "sleep"};
+    const bool fixed = spec_.polling == AgentPolling::fixed;
+    return {{"poll", fixed ? show_time(spec_.fixed_ns) : names[static_cast<std::size_t>(spec_.polling)]},
+            {"coalesce", spec_.ring_each ? "off" : spec_.coalesce_ns == 0 ? "step" : show_time(spec_.coalesce_ns)}};
+}
+
+// While requests are known its heart has to beat; else nobody looks at it. When a worker has passed by what was taken back, and found nothing
+// else, nobody says that there is room again.
+std::uint64_t AgentLoop::nap_until(std::uint64_t now) {
+    ++figures_.sleeps;
     const std::uint64_t timer = policy_->timer_ns(now);
     seat_->want_timer(timer);
-    if (timer != 0) until = std::min(until, timer);
-    ++figures_.sleeps;
-    seat_->sleep(until, [this] { return stop_.load(std::memory_order_seq_cst) || news_.load(std::memory_order_seq_cst); });
+    constexpr std::uint64_t crowded_nap_ns = 200'000;
+    const std::uint64_t nap = known_ > 0 ? spec_.nap_ns : spec_.long_nap_ns;
+    const std::uint64_t until = now + (crowded_ ? std::min(nap, crowded_nap_ns) : nap);
+    return timer != 0 ? std::min(until, timer) : until;
 }
 
 std::string AgentLoop::dump() const {

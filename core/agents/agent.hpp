@@ -13,6 +13,13 @@
 // Lost messages: everything that is staged is withdrawn, all status words are read, and the policy is told the difference. What is in the ring
 // from before then is older than the words, and known by its tseq.
 //
+// A group (policy.pick_group()): its members are written for workers that have nothing to do and nothing unsettled, then all made ready. Should
+// one of these workers go, the others' are taken back, as they would wait for it in vain.
+//
+// By load. While messages come it takes them in batches that grow with what waits, and it looks without sleeping for as long as
+// looking paid lately (`poll=adaptive`); when nothing comes it sleeps, 20 ms at a time while requests are known (its heart is judged by
+// that), else long. Workers that sleep are rung once a step, or after `coalesce=` when more may come.
+//
 // No clock but step()'s `now`, and that of the seat for times that are in messages: a simulator drives it as it is.
 #pragma once
 
@@ -21,7 +28,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agents/agent_seat.hpp"
@@ -30,17 +39,28 @@
 
 namespace teal {
 
+// How it waits: `adaptive` looks for as long as that paid lately, at most idle_ns; the others always or never, or always as long.
+enum class AgentPolling : std::uint8_t { adaptive = 0, spin, sleep, fixed };
+
 struct AgentSpec {
-    std::uint64_t idle_ns = 50'000;     // how long it looks before it sleeps; UINT64_MAX: it never sleeps
-    std::uint64_t nap_ns = 20'000'000;  // longest sleep: so often its heart beats
-    unsigned events = 1024;             // most messages of one step
+    std::uint64_t idle_ns = 50'000;           // longest that it looks before it sleeps; UINT64_MAX: it never sleeps
+    std::uint64_t nap_ns = 20'000'000;        // longest sleep while requests are known: so often its heart beats
+    std::uint64_t long_nap_ns = 500'000'000;  // while none are
+    unsigned events = 1024;                   // most messages of one step; it begins with least_events
+    AgentPolling polling = AgentPolling::adaptive;
+    std::uint64_t fixed_ns = 0;               // of `fixed`
+    bool ring_each = false;                   // a worker is rung for each decision, and not for all of a step
+    std::uint64_t coalesce_ns = 0;            // that ring waits so long for others while messages come
 };
+inline constexpr unsigned least_events = 128;
 
 struct AgentFigures {
     std::uint64_t events = 0, decisions = 0, steps = 0, rescans = 0, sleeps = 0;
     std::uint64_t refused[outcome_count] = {};  // decisions, by outcome
     std::uint64_t moved = 0;            // staged decisions that went to another worker
     std::uint64_t preempts = 0;         // asks
+    std::uint64_t groups = 0;           // decided
+    std::uint64_t spins = 0;            // waits that ended while it looked; sleeps: those that did not
     std::uint64_t busy_ns = 0;          // spent on messages and decisions
     std::uint64_t errors = 0;           // what makes no sense: of the policy's decisions, or in messages
 };
@@ -53,11 +73,16 @@ public:
     unsigned step(std::uint64_t now);
     // Until stop(), on the real clock.
     void run();
-    // The same until `until_ns` (CLOCK_MONOTONIC): for who has other things to do now and then. leave() at the end.
+    // The same until `until_ns` (CLOCK_MONOTONIC), or a sleep that brought no message, which may be longer, or until the host calls: for who
+    // has other things to do now and then. leave() at the end.
     void run(std::uint64_t until_ns);
     void leave();
-    // How long it looks for news before it sleeps, from now on.
+    // How long it looks for news before it sleeps, from now on: what `adaptive` is bounded by.
     void set_idle(std::uint64_t ns) noexcept;
+    // Settings of its own: poll = spin | adaptive | sleep | a time, coalesce = off | step | a time. False: it has none of that name. Throws
+    // Error(invalid_argument).
+    bool set(std::string_view name, std::string_view value);
+    [[nodiscard]] PolicySettings settings() const;
 
     // From any thread.
     void stop() noexcept;
@@ -77,6 +102,7 @@ private:
         std::uint64_t slice_ns = 0;
         bool live = false;             // its request still counts on it
         bool own = false;              // has a serial
+        std::uint32_t group = 0;       // that it is a member of
     };
     struct Place {                     // a worker
         PolicyWorker view;
@@ -106,6 +132,16 @@ private:
     bool decide();
     bool decide_for(Place& place);
     bool stage(Place& place, const Decision& decision, std::uint32_t object);
+    [[nodiscard]] Decided decided(const Decision& decision, std::uint32_t object) const noexcept;
+    void entrust(Place& place, const Out& out);
+    bool decide_group();
+    [[nodiscard]] bool is_group(std::span<const GroupMember> members) const noexcept;
+    void stage_group(std::span<const GroupMember> members);
+    void break_group(std::uint32_t group, const Place& but);
+    [[nodiscard]] bool may_run(const PolicyRequest* request, std::uint32_t worker) const noexcept;
+    unsigned take_batch();
+    unsigned take_messages(unsigned most);
+    void ring_workers(bool more);
     void move_waiting();
     void ask_preempts();
     void begin(Place& place, const Out& out);
@@ -119,8 +155,9 @@ private:
     [[nodiscard]] std::uint64_t time_of(std::uint64_t at) const noexcept;
     void show() noexcept;
     void apply_inbox();
-    void rest(std::uint64_t now, std::uint64_t until);
-    [[nodiscard]] std::uint64_t longest_nap() const noexcept;
+    [[nodiscard]] std::uint64_t patience_ns() const noexcept;
+    [[nodiscard]] std::uint64_t nap_until(std::uint64_t now);   // and says which timer it wants
+    void woke(std::uint64_t now, bool slept);                   // there is something to do again
     friend class Rounds;
 
     std::shared_ptr<AgentSeat> seat_;
@@ -134,6 +171,12 @@ private:
     std::uint64_t now_ = 0;
     std::uint64_t now_ticks_ = 0;
     std::uint32_t waiting_ = 0;                // requests that may run and are not staged
+    std::uint32_t known_ = 0;                  // requests
+    std::uint32_t group_ = 0;                  // number of the last group
+    unsigned batch_ = least_events;            // most messages of the next step
+    std::uint64_t ring_since_ = 0;             // a ring waits for others since then; 0: none does
+    std::vector<const PolicyWorker*> free_;    // decide_group()'s own
+    std::vector<GroupMember> members_;
     unsigned depth_ = 1;
     bool preempts_ = true;  // the policy may ask
     bool online_ = false;

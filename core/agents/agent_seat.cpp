@@ -133,6 +133,7 @@ AgentSeat::Staged AgentSeat::prepare(std::uint32_t worker, Decided decided) noex
 void AgentSeat::publish(std::uint32_t worker, std::uint32_t serial) noexcept {
     // SYNC: release pairs with the acquire in HostSeat::take_up().
     map_.worker_desk(worker).slots[serial % stage_depth].word.store(transaction_word(serial, TransactionState::ready), std::memory_order_release);
+    ++published_;
     if (workers_[worker].to_ring != 0) return;
     workers_[worker].to_ring = 1;
     rings_.push_back(worker);
@@ -161,6 +162,9 @@ void AgentSeat::ring() noexcept {
     // SYNC: seq_cst fence pairs with the seq_cst store in HostSeat::set_asleep(): we have staged, and look whether the worker sleeps; it says
     // so, then looks at its slot.
     std::atomic_thread_fence(std::memory_order_seq_cst);
+    counts_.batches += published_ > 1 ? 1 : 0;
+    counts_.batched += published_ > 1 ? published_ : 0;
+    const std::uint64_t before = counts_.rung;
     for (const std::uint32_t worker : rings_) {
         workers_[worker].to_ring = 0;
         if (collected_ != nullptr) {
@@ -172,9 +176,10 @@ void AgentSeat::ring() noexcept {
         std::atomic<std::uint32_t>& bell = map_.worker_desk(worker).bell;
         bell.fetch_add(1, std::memory_order_seq_cst);
         futex_wake(&bell, 1);
-        std::atomic<std::uint64_t>& kicks = map_.desk_header().kicks;
-        kicks.store(kicks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        ++counts_.rung;
     }
+    counts_.spared += published_ - (counts_.rung - before);
+    published_ = 0;
     rings_.clear();
 }
 
@@ -200,7 +205,8 @@ std::uint32_t AgentSeat::lie_down() noexcept {
 }
 
 bool AgentSeat::has_news() const noexcept {
-    return has_message() || map_.view_header().overflow.load(std::memory_order_relaxed) != overflow_;
+    const ViewHeader& view = map_.view_header();
+    return has_message() || view.overflow.load(std::memory_order_relaxed) != overflow_ || view.orders.load(std::memory_order_relaxed) != orders_;
 }
 
 void AgentSeat::doze(std::uint32_t bell, std::uint64_t until_ns) noexcept { futex_wait(&map_.desk_header().bell, bell, until_ns); }

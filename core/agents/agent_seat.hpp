@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "agents/host_seat.hpp"
@@ -61,6 +62,15 @@ public:
     bool request(std::uint32_t record, RequestWord& word) const noexcept;
     bool worker(std::uint32_t worker, WorkerWord& word) const noexcept;
 
+    // The host called: something lies beside the seat (HostSeat::call()). True once for each time.
+    bool called() noexcept {
+        // SYNC: acquire pairs with HostSeat::call(): what is to be read was sent before.
+        const std::uint32_t now = map_.view_header().orders.load(std::memory_order_acquire);
+        return now != std::exchange(orders_, now);
+    }
+    // Something has come, of any kind.
+    [[nodiscard]] bool has_news() const noexcept;
+
     // ---- decisions ----
     // How many more can be staged for a worker, at least: the host's count is read when it seems to be none.
     unsigned room(std::uint32_t worker) noexcept;
@@ -79,6 +89,10 @@ public:
     [[nodiscard]] std::uint32_t settled(std::uint32_t worker) const noexcept;
     // Wakes those of the workers staged for that sleep: once for a batch.
     void ring() noexcept;
+    [[nodiscard]] bool has_to_ring() const noexcept { return !rings_.empty(); }
+    // Workers that were woken; those that need not be: awake, or staged for more than once; ring()s for several decisions, and these.
+    struct Rings { std::uint64_t rung = 0, spared = 0, batches = 0, batched = 0; };
+    [[nodiscard]] const Rings& rings() const noexcept { return counts_; }
     // What the worker runs is to leave it. 0: nothing is.
     void ask_preempt(std::uint32_t worker, std::uint32_t record, std::uint32_t generation) noexcept;
 
@@ -122,7 +136,6 @@ public:
 
 private:
     std::uint32_t lie_down() noexcept;
-    [[nodiscard]] bool has_news() const noexcept;
     void doze(std::uint32_t bell, std::uint64_t until_ns) noexcept;
     static void doze_at_all(std::span<AgentSeat* const> seats, const std::uint32_t* bells, std::uint64_t until_ns) noexcept;
     void get_up() noexcept { map_.desk_header().asleep.store(0, std::memory_order_relaxed); }
@@ -144,6 +157,9 @@ private:
     std::uint64_t overflow_ = UINT64_MAX;  // never read
     std::vector<WorkerEnd> workers_;
     std::vector<std::uint32_t> rings_;
+    Rings counts_;
+    std::uint32_t published_ = 0;          // decisions since the last ring()
+    std::uint32_t orders_ = 0;
     std::vector<std::uint32_t>* collected_ = nullptr;
 };
 

@@ -205,7 +205,7 @@ bool HostSeat::group_complete(const Transaction& first) noexcept {
         // SYNC: acquire pairs with the release of AgentSeat::stage().
         const std::uint64_t word = slot.word.load(std::memory_order_acquire);
         if (serial_of(word) == serial && transaction_state_of(word) == TransactionState::ready && glance(slot.group) == group &&
-            (glance(slot.commit_flags) & commit_group) != 0)
+            (glance(slot.commit_flags) & commit_group) != 0 && (link_ == nullptr || link_->is_visible(glance(slot.staged), link_->now())))
             ++found;
     }
     return found == members;

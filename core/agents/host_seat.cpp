@@ -471,6 +471,13 @@ void HostSeat::wakeup(bool settings) noexcept {
     send(m);
 }
 
+void HostSeat::call() noexcept {
+    // SYNC: seq_cst pairs with the fence in AgentSeat::lie_down(): it reads the bell, says that it sleeps, then looks at `orders`.
+    view_header().orders.fetch_add(1, std::memory_order_seq_cst);
+    desk_header().bell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&desk_header().bell, 1);
+}
+
 // ---- coming and going ----------------------------------------------------------------------------------------------------------
 
 void HostSeat::activate() noexcept { view_header().active.store(1, std::memory_order_seq_cst); }

@@ -115,6 +115,8 @@ public:
     void tick() noexcept;
     void timer() noexcept;
     void wakeup(bool settings) noexcept;                   // `settings`: they have changed
+    // Its process has something to read beside the seat: it is to look soon, also when it sleeps. Any time, any thread.
+    void call() noexcept;
     // Makes it all visible, and wakes the agent if it sleeps. With `all` what a link may hold back goes as well.
     void flush(bool all = false) noexcept;
 

@@ -62,6 +62,12 @@ struct Decision {
     std::uint64_t expires_ns = 0;
 };
 
+// One decision of several that are carried out together or not at all: each by a worker with nothing to do.
+struct GroupMember {
+    std::uint32_t worker = no_object;
+    Decision decision;
+};
+
 // Settings as they were given: "quantum" → "50us". A policy takes what it knows and the mechanism refuses the rest by name.
 using PolicySettings = std::vector<std::pair<std::string, std::string>>;
 
@@ -90,6 +96,12 @@ public:
     // What this worker does next. Called while it has room for another decision. What is given here is out of the policy's queues until
     // the mechanism says otherwise (on_latch_failure, on_preempt, on_yield).
     virtual Decision pick(PolicyWorker& worker, std::uint64_t now) = 0;
+    // Does pick_group() ever decide anything? False: it is not asked.
+    virtual bool groups() const { return false; }
+    // A gang: decisions for several of `idle`, which have nothing to do, that are carried out together or not at all. Fills `out` from its
+    // beginning and returns how many (2 or more; 0: none now). Asked before pick(), until it has none. A member that is refused comes back by
+    // on_latch_failure() with its reason, the others with `poisoned`; so they do when not all could begin within some milliseconds (`timeout`).
+    virtual unsigned pick_group(std::span<const PolicyWorker* const> /*idle*/, std::span<GroupMember> /*out*/, std::uint64_t) { return 0; }
     // Should what it runs leave it now? Asked for workers that run something preemptible, at each step.
     virtual bool preempt(const PolicyWorker&, std::uint64_t) { return false; }
     // False: it never does. What it gives without a slice then runs to its end undisturbed, and its worker need not look for an ask, which

@@ -241,9 +241,10 @@ struct DeskHeader {
     std::uint8_t pad3[56];
     // Told by the agent for people to see; never used for anything.
     alignas(64) std::atomic<std::uint64_t> events;
-    std::atomic<std::uint64_t> decisions, steps, runnable, kicks, busy_ns, errors, rescans;  // kicks: workers that slept, and were woken
+    std::atomic<std::uint64_t> decisions, steps, runnable, reserved, busy_ns, errors, rescans;
+    std::atomic<std::uint64_t> sleeps, spins, rings, rings_spared, batches, groups, preempts, batched;
 };
-static_assert(sizeof(DeskHeader) == 320);
+static_assert(sizeof(DeskHeader) == 384);
 
 // Three lines by who touches them: what never changes; the writer's own; what the agent looks at in each step.
 struct ViewHeader {
@@ -261,7 +262,8 @@ struct ViewHeader {
     alignas(64) std::atomic<std::uint64_t> overflow;  // times messages were lost, or all words written anew: rescan when it changes
     std::atomic<std::uint64_t> settings;            // changes when the settings did
     std::atomic<std::uint32_t> active;              // 1: this agent's decisions count
-    std::uint8_t pad2[44];
+    std::atomic<std::uint32_t> orders;              // changes when the agent's process has something to read beside the seat
+    std::uint8_t pad2[40];
 };
 static_assert(sizeof(ViewHeader) == 192);
 

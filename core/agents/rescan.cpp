@@ -62,6 +62,7 @@ void AgentLoop::rescan_request(std::uint32_t index, const RequestWord& word) {
     if (is_new && !runnable) return;  // told as new when it may run
     const bool queued = !is_new && request.runnable && !request.staged;
     request.index = index;
+    known_ += is_new ? 1 : 0;
     learn(request, word);
     mark(request, runnable, runs);
     if (is_new) policy_->on_new(request, now_);

@@ -27,39 +27,46 @@ bool Rounds::turn(std::uint64_t now) {
         const unsigned done = loop->step(now);
         const auto after = static_cast<std::uint64_t>(monotonic_ns());
         if (done > 0) loop->figures_.busy_ns += after - now;
+        if (done > 0) loop->woke(now, false);
+        else if (loop->quiet_since_ == 0) loop->quiet_since_ = now;
         now = after;
-        lively = lively || done > 0 || !loop->preemptible_.empty();
+        lively = lively || done > 0 || !loop->preemptible_.empty() || loop->seat_->has_to_ring();
         if ((++loop->looked_ & 63) == 0) loop->show();
     }
     return lively;
 }
 
-void Rounds::rest(std::uint64_t now, std::uint64_t until_ns) {
-    std::uint64_t until = until_ns;
+// False: nothing came.
+bool Rounds::rest(std::uint64_t now) {
+    std::uint64_t until = UINT64_MAX;
     for (const auto& loop : loops_) {
         loop->show();
-        const std::uint64_t timer = loop->policy_->timer_ns(now);
-        loop->seat_->want_timer(timer);
-        if (timer != 0) until = std::min(until, timer);
-        until = std::min(until, now + loop->longest_nap());
-        ++loop->figures_.sleeps;
+        until = std::min(until, loop->nap_until(now));
     }
-    AgentSeat::sleep_at_all(seats_, until, [this] {
+    const auto has_orders = [this] {
         return std::any_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->news_.load(std::memory_order_seq_cst); });
-    });
+    };
+    AgentSeat::sleep_at_all(seats_, until, has_orders);
+    const auto has_message = [](const AgentSeat* seat) { return seat->has_message(); };
+    return std::any_of(seats_.begin(), seats_.end(), has_message) || has_orders();
 }
 
 void Rounds::run(std::uint64_t until_ns) {
     if (loops_.size() == 1) return loops_[0]->run(until_ns);
     if (loops_.empty()) return;
-    std::uint64_t patience = 0;
-    for (const auto& loop : loops_) patience = std::max(patience, loop->spec_.idle_ns);
     for (auto now = static_cast<std::uint64_t>(monotonic_ns()); now < until_ns; now = static_cast<std::uint64_t>(monotonic_ns())) {
         if (turn(now)) quiet_since_ = 0;
         else if (quiet_since_ == 0) quiet_since_ = now;
+        bool called = false;
+        std::uint64_t patience = 0;
+        for (const auto& loop : loops_) {
+            called = loop->seat_->called() || called;
+            patience = std::max(patience, loop->patience_ns());
+        }
+        if (called) break;
         if (quiet_since_ == 0) continue;
         if (patience == UINT64_MAX || now - quiet_since_ < patience) cpu_relax();
-        else rest(now, until_ns);
+        else if (!rest(now)) break;
     }
     for (const auto& loop : loops_) loop->show();
 }

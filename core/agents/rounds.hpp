@@ -16,12 +16,13 @@ class Rounds {
 public:
     void add(std::shared_ptr<AgentLoop> loop);
     void remove(const AgentLoop& loop) noexcept;
-    // Until `until_ns` (CLOCK_MONOTONIC). Returns at once without loops.
+    // Until `until_ns` (CLOCK_MONOTONIC), or a sleep that brought no message, which may be longer, or until the host calls. Returns at once
+    // without loops.
     void run(std::uint64_t until_ns);
 
 private:
     bool turn(std::uint64_t now);   // True: somebody had something to do, or may have soon
-    void rest(std::uint64_t now, std::uint64_t until_ns);
+    bool rest(std::uint64_t now);
 
     std::vector<std::shared_ptr<AgentLoop>> loops_;
     std::vector<AgentSeat*> seats_;

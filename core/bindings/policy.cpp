@@ -14,7 +14,9 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,13 @@ namespace {
 struct RequestView {
     PolicyRequest value;             // as of the last event about it
     PolicyRequest* live = nullptr;   // the mechanism's; null once it has ended
+    nb::object names[2];             // of its model and of its client; invalid: not told yet
 };
+
+nb::object name_of(const RequestView& view, Named kind) {
+    const nb::object& name = view.names[kind == Named::session];
+    return name.is_valid() ? name : nb::cast("#" + std::to_string(kind == Named::session ? view.value.session : view.value.model));
+}
 
 struct WorkerView {
     PolicyWorker value;
@@ -46,11 +54,11 @@ struct PythonDecision {
 
 enum Event : unsigned {
     event_new, event_runnable, event_blocked, event_yielded, event_preempted, event_done, event_departed, event_priority, event_affinity,
-    event_latch, event_available, event_busy, event_gone, event_tick, event_timer, event_wakeup, event_pick, event_preempt, event_count,
+    event_latch, event_available, event_busy, event_gone, event_tick, event_timer, event_wakeup, event_pick, event_preempt, event_group, event_count,
 };
 constexpr const char* event_names[event_count] = {
     "new", "runnable", "blocked", "yielded", "preempted", "done", "departed", "priority_changed", "affinity_changed",
-    "latch_failed", "worker_available", "worker_busy", "worker_gone", "tick", "timer", "wakeup", "pick", "preempt",
+    "latch_failed", "worker_available", "worker_busy", "worker_gone", "tick", "timer", "wakeup", "pick", "preempt", "pick_group",
 };
 // Those whose default does nothing.
 constexpr bool empty_by_default(unsigned event) { return event != event_new && event != event_yielded && event != event_preempted && event != event_latch && event != event_pick; }
@@ -120,6 +128,24 @@ public:
         return said.is_valid() && PyObject_IsTrue(said.ptr()) == 1;
     }
     bool preempts() const override { return methods_[event_preempt].is_valid(); }
+    bool groups() const override { return methods_[event_group].is_valid(); }
+    unsigned pick_group(std::span<const PolicyWorker* const> idle, std::span<GroupMember> out, std::uint64_t now) override {
+        if (!methods_[event_group].is_valid()) return 0;
+        const nb::gil_scoped_acquire gil;
+        nb::list workers;
+        for (const PolicyWorker* worker : idle) workers.append(view_of(*worker));
+        for (int i = 0; i < most_passed_over; ++i) {
+            const nb::object picked = call(event_group, now, workers);
+            if (!picked.is_valid() || picked.is_none()) return 0;
+            unsigned count = 0;
+            bool whole = true;
+            guarded([&] { count = read_group(picked, idle, out, whole); });
+            if (whole) return count;
+            // One has ended, or may not run now. The others are the policy's again, and it is asked once more.
+            for (unsigned m = 0; m < count; ++m) call(event_latch, now, view_of(*out[m].decision.request), outcomes_[static_cast<std::size_t>(Outcome::poisoned)]);
+        }
+        return 0;
+    }
     std::uint64_t timer_ns(std::uint64_t) override { return number("wake_at", UINT64_MAX, 0); }
     unsigned depth() const override { return static_cast<unsigned>(number("depth", stage_depth, 1)); }
     bool moves() const override { return number("moves", 1, 0) != 0; }
@@ -130,6 +156,11 @@ public:
         guarded([&] {
             const nb::object& which = kinds_[kind == Named::session];
             const nb::str text(name.data(), name.size());
+            std::vector<nb::object>& names = names_[kind == Named::session];
+            if (index >= names.size()) names.resize(index + std::size_t{1});
+            names[index] = text;
+            for (nb::object& view : views_)  // those that came before their name
+                if (view.is_valid()) give_names(*nb::inst_ptr<RequestView>(view));
             tell_name_(python_, which, index, text);
             python_.attr("named")(which, index, text);
         });
@@ -223,11 +254,18 @@ private:
     const nb::object& view_of(PolicyRequest& request) {
         if (request.index >= views_.size()) views_.resize(request.index + std::size_t{1});
         nb::object& view = views_[request.index];
-        if (!view.is_valid()) view = nb::cast(RequestView{});
+        const bool anew = !view.is_valid();
+        if (anew) view = nb::cast(RequestView{});
         RequestView& inside = *nb::inst_ptr<RequestView>(view);
         inside.value = request;
         inside.live = &request;
+        if (anew) give_names(inside);
         return view;
+    }
+    void give_names(RequestView& view) const {
+        const std::size_t index[2] = {view.value.model, view.value.session};
+        for (int i = 0; i < 2; ++i)
+            if (index[i] < names_[i].size()) view.names[i] = names_[i][index[i]];
     }
     const nb::object& view_of(const PolicyWorker& worker) {
         if (worker.index >= workers_.size()) workers_.resize(worker.index + std::size_t{1});
@@ -271,10 +309,38 @@ private:
         return true;
     }
 
+    // Pairs of a worker and what it is to do, checked. `whole` becomes false when one may not run (any more), and the result is the others.
+    unsigned read_group(const nb::object& picked, std::span<const PolicyWorker* const> idle, std::span<GroupMember> out, bool& whole) {
+        unsigned count = 0;
+        for (nb::handle pair : picked) {
+            if (count == out.size()) throw Error(Code::invalid_argument, "pick_group() decides for more workers than it was shown");
+            if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) != 2 || !nb::isinstance<WorkerView>(pair[0]))
+                throw Error(Code::invalid_argument, "pick_group(): expected pairs (worker, request or Decision), or None");
+            const PolicyWorker& worker = nb::inst_ptr<WorkerView>(pair[0])->value;
+            const auto shown = [&](const PolicyWorker* one) { return one->index == worker.index; };
+            if (std::none_of(idle.begin(), idle.end(), shown))
+                throw Error(Code::invalid_argument, "pick_group() decides for worker " + std::to_string(worker.index) + ", which is not one that it was shown");
+            const nb::object what = nb::borrow(pair[1]);
+            Decision decision;
+            if (!read(what, worker, decision)) {
+                whole = false;
+                continue;
+            }
+            if (decision.request == nullptr) throw Error(Code::invalid_argument, "pick_group(): each worker of a group is given a request");
+            for (unsigned i = 0; i < count; ++i)
+                if (out[i].worker == worker.index || out[i].decision.request == decision.request)
+                    throw Error(Code::invalid_argument, "pick_group(): a worker or a request twice");
+            out[count++] = {worker.index, decision};
+        }
+        if (whole && count == 1) throw Error(Code::invalid_argument, "pick_group(): one worker makes no group; leave it to pick()");
+        return count;
+    }
+
     nb::object python_;
     nb::object methods_[event_count];
     std::vector<nb::object> outcomes_;
     nb::object kinds_[2];
+    std::vector<nb::object> names_[2];  // of models and of clients, by index; told once each
     nb::object tell_name_;
     std::vector<nb::object> views_;    // by record
     std::vector<nb::object> workers_;
@@ -291,6 +357,10 @@ void bind_views(nb::module_& m) {
         .def_prop_ro("generation", [](const RequestView& v) { return v.value.generation; }, "Tells uses of a record apart.")
         .def_prop_ro("model", [](const RequestView& v) { return v.value.model; }, "Index of its model.")
         .def_prop_ro("session", [](const RequestView& v) { return v.value.session; }, "Index of its client's session.")
+        .def_prop_ro("model_name", [](const RequestView& v) { return name_of(v, Named::model); }, nb::sig("def model_name(self) -> str"),
+                     "Name of its model; '#INDEX' until it is known.")
+        .def_prop_ro("client", [](const RequestView& v) { return name_of(v, Named::session); }, nb::sig("def client(self) -> str"),
+                     "Its client as 'UID/PID'; '#INDEX' until that is known.")
         .def_prop_ro("priority", [](const RequestView& v) { return v.value.priority; }, "Higher is more urgent.")
         .def_prop_ro("arrived_ns", [](const RequestView& v) { return v.value.arrived_ns; })
         .def_prop_ro("deadline_ns", [](const RequestView& v) { return v.value.deadline_ns; }, "0: none.")

@@ -1,8 +1,10 @@
 // The seam of agents' seats: the host's and the workers' side, and the loop of an agent's process.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
 
@@ -34,7 +36,9 @@ nb::tuple attach_seat(Sweeper& sweeper, std::uint32_t seat, const std::string& l
 
 nb::list take_seat_events(Sweeper& sweeper) {
     nb::list list;
-    for (const Sweeper::SeatEvent& event : sweeper.take_seat_events()) list.append(nb::make_tuple(event.seat, event.incarnation, event.reason, event.at_ns));
+    constexpr const char* kinds[] = {"put off", "frozen", "beats"};
+    for (const Sweeper::SeatEvent& event : sweeper.take_seat_events())
+        list.append(nb::make_tuple(event.seat, event.incarnation, kinds[static_cast<std::size_t>(event.kind)], event.reason, event.at_ns));
     return list;
 }
 
@@ -46,7 +50,7 @@ std::shared_ptr<AgentLoop> make_loop(int view_fd, int desk_fd, std::shared_ptr<P
     return std::make_shared<AgentLoop>(std::move(seat), std::move(policy), spec);
 }
 
-nb::dict loop_numbers(const AgentLoop& loop) {
+nb::dict loop_numbers(AgentLoop& loop) {
     const AgentFigures& f = loop.figures();
     nb::dict d;
     d["events"] = f.events;
@@ -58,6 +62,12 @@ nb::dict loop_numbers(const AgentLoop& loop) {
     d["preempts"] = f.preempts;
     d["busy_ns"] = f.busy_ns;
     d["errors"] = f.errors;
+    d["groups"] = f.groups;
+    d["spins"] = f.spins;
+    const AgentSeat::Rings& rings = loop.seat().rings();
+    d["rings"] = rings.rung;
+    d["rings_spared"] = rings.spared;
+    d["batches"] = rings.batches;
     return d;
 }
 
@@ -81,8 +91,14 @@ void bind_host_side() {
     method<Sweeper>("set_seat_limits", &Sweeper::set_seat_limits, nb::arg("seat"), nb::arg("beat_ns"), nb::arg("wait_ns"));
     method<Sweeper>("set_local_fast_path", &Sweeper::set_local_fast_path, nb::arg("seat"), nb::arg("on"), released());
     method<Sweeper>("wake_agent", &Sweeper::wake_agent, nb::arg("seat"), nb::arg("settings"), released());
-    method<Sweeper>("take_seat_events", &take_seat_events, nb::sig("def take_seat_events(self) -> list[tuple[int, int, str, int]]"),
-                    "(seat, incarnation, reason, CLOCK_MONOTONIC ns) of agents that were put off their seats since the last time.");
+    method<Sweeper>("take_seat_events", &take_seat_events, nb::sig("def take_seat_events(self) -> list[tuple[int, int, str, str, int]]"),
+                    "(seat, incarnation, kind, reason, CLOCK_MONOTONIC ns) since the last time. kind: an agent was put off its seat, it was as its heart stood still "
+                    "(frozen), or the heart of such a one beats again.");
+    method<Sweeper>("seat_events_fd", &Sweeper::seat_events_fd, "Readable once there are events: an eventfd, ours to close.");
+    method<Sweeper>("call_agent", &Sweeper::call_agent, nb::arg("seat"), nb::arg("incarnation"), released(),
+                    "The agent of that incarnation is to look at its control socket, also when it sleeps.");
+    method<Sweeper>("seat_model", &Sweeper::seat_model, nb::arg("model"), nb::arg("seat"), released(), "Who decides about the requests of a name.");
+    method<Sweeper>("seat_worker", &Sweeper::seat_worker, nb::arg("worker"), nb::arg("seat"), released(), "Who decides for a worker.");
     method<Sweeper>("set_trace", [](Sweeper& s, std::optional<std::shared_ptr<Trace>> trace) { s.set_trace(trace.value_or(nullptr)); },
                     nb::arg("trace").none(), nb::sig("def set_trace(self, trace: Trace | None) -> None"));
     method<Worker>("add_seat", [](Worker& w, int view_fd, int desk_fd, const std::string& link) { w.add_seat(view_fd, desk_fd, link_of(link)); },
@@ -97,11 +113,15 @@ void bind_host_side() {
 
 void bind_seat(nb::module_& m) {
     bind_host_side();
+    m.attr("MAX_SEATS") = max_seats;
     nb::class_<AgentLoop>(m, "AgentLoop", "The mechanism around a policy, at one seat: core/agents/agent.hpp.")
         .def(nb::new_(&make_loop), nb::arg("view_fd"), nb::arg("desk_fd"), nb::arg("policy"), nb::arg("link") = "shm", nb::arg("idle_ns") = 50'000)
         .def("step", &AgentLoop::step, nb::arg("now"), "One look at CLOCK_MONOTONIC now; how much there was to do.")
         .def("leave", [](AgentLoop& loop) { loop.leave(); }, "Takes back what is staged, and says that it goes.")
         .def("set_idle", &AgentLoop::set_idle, nb::arg("ns"))
+        .def("set", [](AgentLoop& loop, const std::string& name, const std::string& value) { return loop.set(name, value); }, nb::arg("name"), nb::arg("value"),
+             "poll or coalesce; False: it has no setting of that name.")
+        .def("settings", &AgentLoop::settings, nb::sig("def settings(self) -> list[tuple[str, str]]"))
         .def("numbers", &loop_numbers, nb::sig("def numbers(self) -> dict[str, int]"))
         .def("dump", &AgentLoop::dump);
     nb::class_<Rounds>(m, "Rounds", "Several agents' loops in one thread.")

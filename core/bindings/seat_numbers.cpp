@@ -34,7 +34,14 @@ nb::dict desk_dict(const DeskHeader& desk) {
     d["busy_ns"] = read(desk.busy_ns);
     d["errors"] = read(desk.errors);
     d["rescans"] = read(desk.rescans);
-    d["kicks"] = read(desk.kicks);
+    d["sleeps"] = read(desk.sleeps);
+    d["spins"] = read(desk.spins);
+    d["rings"] = read(desk.rings);
+    d["rings_spared"] = read(desk.rings_spared);
+    d["batches"] = read(desk.batches);
+    d["batched"] = read(desk.batched);
+    d["groups"] = read(desk.groups);
+    d["preempts"] = read(desk.preempts);
     return d;
 }
 

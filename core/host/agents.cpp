@@ -4,10 +4,18 @@
 // is put in its place, or it is put off: because the host says so, because its heart stands still, or because a request has waited too
 // long. What it is judged by is seen from here: that its beat changes, not what it says. Time that the sweeper's own thread did not get to look
 // counts for 10 ms at most, so a machine that stood still takes nobody's seat away.
+//
+// The heart counts while requests are offered: an agent that has nothing to do sleeps, and so does the sweeper (40 ms at a time). So how long it has
+// stood still is bounded by the age of the oldest request that waits for it. One that was put off for its heart is watched further: when it
+// beats again the host is told, and may have it back.
 #include "host/sweeper.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
 
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
@@ -16,6 +24,7 @@ namespace teal {
 namespace {
 
 constexpr std::uint64_t longest_look_ns = 10'000'000;
+constexpr std::uint64_t late_ns = 4'000'000;  // that an idle look may come late and count in full: less than a heart may stand still, with it
 constexpr unsigned wait_look = 8;   // every so many looks the waiting requests are gone through
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
@@ -67,6 +76,7 @@ void Sweeper::activate_seat(std::uint32_t seat, std::uint32_t incarnation) {
     one->active_since = now_ns();
     one->beat = one->seat->beat();
     one->still_ns = 0;
+    if (std::exchange(one->frozen, false)) frozen_.fetch_sub(1, std::memory_order_relaxed);
     wake_workers();
 }
 
@@ -78,15 +88,36 @@ bool Sweeper::deactivate_seat(std::uint32_t seat, const std::string& reason) {
     return true;
 }
 
-void Sweeper::put_off(std::uint32_t seat, std::string reason) {
+void Sweeper::put_off(std::uint32_t seat, std::string reason, SeatEventKind kind) {
     enter();
     const std::uint32_t incarnation = pool_->memory().seats[seat].incarnation;
     pool_->unseat_agent(seat, Outcome::no_agent);
     pool_->leave();
-    if (Attached* one = attached(seat, incarnation)) one->active_since = 0;
-    seat_events_.push_back({seat, incarnation, std::move(reason), now_ns()});
+    if (Attached* one = attached(seat, incarnation)) {
+        one->active_since = 0;
+        if (kind == SeatEventKind::frozen && !std::exchange(one->frozen, true)) frozen_.fetch_add(1, std::memory_order_relaxed);
+    }
+    note_event({seat, incarnation, std::move(reason), now_ns(), kind});
     wake_workers();
     rouse();
+}
+
+void Sweeper::note_event(SeatEvent event) {
+    seat_events_.push_back(std::move(event));
+    const std::uint64_t one = 1;
+    if (events_fd_ >= 0) static_cast<void>(::write(events_fd_, &one, sizeof one));  // full: it is readable already
+}
+
+int Sweeper::seat_events_fd() {
+    const std::lock_guard lock(mutex_);
+    if (events_fd_ < 0) events_fd_ = ::eventfd(seat_events_.empty() ? 0 : 1, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (events_fd_ < 0) throw Error(Code::internal_error, system_message("eventfd", errno));
+    return events_fd_;
+}
+
+void Sweeper::call_agent(std::uint32_t seat, std::uint32_t incarnation) {
+    const std::lock_guard lock(mutex_);
+    if (const Attached* one = attached(seat, incarnation)) one->seat->call();
 }
 
 void Sweeper::detach_seat(std::uint32_t seat, std::uint32_t incarnation) {
@@ -96,6 +127,7 @@ void Sweeper::detach_seat(std::uint32_t seat, std::uint32_t incarnation) {
     enter();
     pool_->drop_seat(seat, incarnation);
     pool_->leave();
+    if (attached(seat, incarnation)->frozen) frozen_.fetch_sub(1, std::memory_order_relaxed);
     std::erase_if(attached_, [&](const Attached& one) { return one.seat->seat() == seat && one.seat->incarnation() == incarnation; });
 }
 
@@ -202,26 +234,53 @@ void Sweeper::wake_workers() noexcept {
 }
 
 void Sweeper::watch_seats(std::uint64_t now) noexcept {
-    const std::uint64_t passed = seats_watched_ == 0 ? 0 : std::min(now - seats_watched_, longest_look_ns);
+    const std::uint64_t passed = seats_watched_ == 0 ? 0 : std::min(now - seats_watched_, std::max(longest_look_ns, look_ns_ + late_ns));
     seats_watched_ = now;
     ++seat_looks_;
+    watch_frozen(now);
     for (std::uint32_t i = 0; i < max_seats; ++i) {
         Attached* one = attached(i, pool_->memory().seats[i].incarnation);
         if (one == nullptr) continue;
         const std::uint64_t beat = one->seat->beat();
-        one->still_ns = beat != one->beat ? 0 : one->still_ns + passed;
+        one->still_ns = beat != one->beat ? 0 : unanswered_ns(i, one->still_ns + passed);
         one->beat = beat;
         std::string reason;
+        auto kind = SeatEventKind::put_off;
         if (one->still_ns >= limits_[i].beat_ns) reason = "no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         else if (one->seat->agent_state() == AgentState::leaving) reason = "left";
         else if (limits_[i].wait_ns != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
         if (reason.empty()) continue;
+        if (one->still_ns >= limits_[i].beat_ns / 2) kind = SeatEventKind::frozen;  // a wait that is its heart's: it may come back too
         if (one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns) reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         try {
-            put_off(i, reason);
+            put_off(i, reason, kind);
         } catch (const Error&) {
             // The role is held by somebody who is stuck: watch_role() sees to that, and the next look to this.
         }
+    }
+}
+
+// For how long a heart that has stood still for `at_most` should have beaten: no longer than a request waits for it.
+std::uint64_t Sweeper::unanswered_ns(std::uint32_t seat, std::uint64_t at_most) noexcept {
+    if (__atomic_load_n(&pool_->memory().header.offered_size, __ATOMIC_RELAXED) == 0) return 0;
+    if (!pool_->try_enter()) return at_most;
+    const std::uint64_t oldest = pool_->oldest_offered(seat);
+    pool_->leave();
+    const std::uint64_t at = ticks();
+    return oldest == 0 || at <= oldest ? 0 : std::min(at_most, static_cast<std::uint64_t>(ticks_to_ns(at - oldest)));
+}
+
+// Those that lost their seat as their heart stood still: does it beat again?
+void Sweeper::watch_frozen(std::uint64_t now) {
+    if (frozen_.load(std::memory_order_relaxed) == 0) return;
+    for (Attached& one : attached_) {
+        if (!one.frozen) continue;
+        const std::uint64_t beat = one.seat->beat();
+        if (beat == one.beat || one.seat->agent_state() == AgentState::leaving) continue;
+        one.beat = beat;
+        one.frozen = false;
+        frozen_.fetch_sub(1, std::memory_order_relaxed);
+        note_event({one.seat->seat(), one.seat->incarnation(), "its heart beats again", now, SeatEventKind::beats});
     }
 }
 

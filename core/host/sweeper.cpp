@@ -25,7 +25,10 @@ constexpr std::uint64_t stuck_role_ns = 2'000'000'000;  // nobody needs a millis
 
 Sweeper::Sweeper(std::shared_ptr<Pool> pool) : pool_(std::move(pool)), maps_(max_sessions, nullptr) {}
 
-Sweeper::~Sweeper() { stop(); }
+Sweeper::~Sweeper() {
+    stop();
+    if (events_fd_ >= 0) ::close(events_fd_);
+}
 
 void Sweeper::start() {
     stopping_ = false;
@@ -49,8 +52,11 @@ void Sweeper::loop() {
         tick();
         const bool busy = pool_->memory().header.active.load(std::memory_order_relaxed) > 0;
         lock.lock();
-        const int idle_ms = pool_->seated() ? 10 : 50;  // an agent's death is to be known within 51
-        stop_signal_.wait_for(lock, std::chrono::milliseconds(busy ? 1 : idle_ms), [this] { return stopping_; });
+        // An agent that is silent is to be found within 50 ms of the request that it does not answer: time to look more closely is left.
+        const int idle_ms = pool_->seated() || frozen_.load(std::memory_order_relaxed) > 0 ? 40 : 50;
+        const std::chrono::milliseconds look(busy ? 1 : idle_ms);
+        look_ns_ = static_cast<std::uint64_t>(std::chrono::nanoseconds(look).count());
+        stop_signal_.wait_for(lock, look, [this] { return stopping_; });
     }
 }
 
@@ -76,7 +82,7 @@ void Sweeper::watch_role() noexcept {
 
 void Sweeper::tick() {
     const std::lock_guard lock(mutex_);
-    if (pool_->seated()) watch_seats(static_cast<std::uint64_t>(monotonic_ns()));
+    if (pool_->seated() || frozen_.load(std::memory_order_relaxed) > 0) watch_seats(static_cast<std::uint64_t>(monotonic_ns()));
     watch_leader();
     if (!pool_->try_enter()) return;  // somebody dispatches right now; the next tick will do
     if (pool_->memory().header.leader.load(std::memory_order_relaxed) == 0) pool_->drain(live_);

@@ -1,7 +1,7 @@
 // The sweeper: the host's thread that watches over one pool. Never on the path of a call.
 //
-// Theory of operation: it looks once a millisecond while requests are in flight, and 20 times a second while none
-// are. It ends requests whose deadline has passed (waiting or running), takes requests out of the rings while
+// Theory of operation: it looks once a millisecond while requests are in flight, and 20 times a second (25 with an
+// agent) while none are. It ends requests whose deadline has passed (waiting or running), takes requests out of the rings while
 // every worker is busy (so that their deadlines count too), moves the watch over the rings away from a leader that
 // turned out to be busy, and cleans up after a worker or a client that died. Everything it does to records is done
 // under the role. A worker that holds the role for seconds is stopped or stuck, and everybody waits for it: it is killed,
@@ -96,9 +96,20 @@ public:
     };
     SeatFigures seat_figures(std::uint32_t seat, std::uint32_t incarnation);    // throws not_found
     std::shared_ptr<HostSeat> seat(std::uint32_t seat, std::uint32_t incarnation);
-    // Who was put off its seat since the last time, by whom, and when (CLOCK_MONOTONIC).
-    struct SeatEvent { std::uint32_t seat, incarnation; std::string reason; std::uint64_t at_ns; };
+    // What happened at seats since the last time, and when (CLOCK_MONOTONIC): an agent was put off, it was as its heart stood still (and
+    // may come back), or the heart of such a one beats again: activate_seat() takes it back.
+    enum class SeatEventKind : std::uint8_t { put_off = 0, frozen, beats };
+    struct SeatEvent {
+        std::uint32_t seat, incarnation;
+        std::string reason;
+        std::uint64_t at_ns;
+        SeatEventKind kind = SeatEventKind::put_off;
+    };
     std::vector<SeatEvent> take_seat_events();
+    // Readable once there are events; ours to close, and to be read by whoever takes them. Throws internal_error.
+    int seat_events_fd();
+    // The agent of that incarnation is to look at what its process was sent (HostSeat::call()). Nothing when there is none.
+    void call_agent(std::uint32_t seat, std::uint32_t incarnation);
     // By what the record's client knows: a request that waits gets another priority. False: there is none that waits.
     bool change_priority(std::uint32_t session, std::uint32_t slot, std::uint32_t generation, std::int32_t priority);
 
@@ -148,13 +159,17 @@ private:
         std::uint64_t beat = 0;          // as seen last, and how long it has stood still since, as far as this thread was awake to see
         std::uint64_t still_ns = 0;
         std::uint64_t active_since = 0;  // CLOCK_MONOTONIC; 0: it does not decide
+        bool frozen = false;             // put off for its heart, and watched still: it may come back
     };
     struct SeatLimits {
         std::uint64_t beat_ns = 50'000'000;
         std::uint64_t wait_ns = 0;
     };
     void watch_seats(std::uint64_t now) noexcept;
-    void put_off(std::uint32_t seat, std::string reason);
+    void watch_frozen(std::uint64_t now);
+    void put_off(std::uint32_t seat, std::string reason, SeatEventKind kind = SeatEventKind::put_off);
+    void note_event(SeatEvent event);
+    std::uint64_t unanswered_ns(std::uint32_t seat, std::uint64_t at_most) noexcept;
     std::string judge_waits(std::uint32_t seat);
     Attached* attached(std::uint32_t seat, std::uint32_t incarnation) noexcept;
     void wake_workers() noexcept;
@@ -163,6 +178,9 @@ private:
     std::vector<SeatEvent> seat_events_;
     std::uint32_t incarnations_ = 0;
     std::uint64_t seats_watched_ = 0;    // when watch_seats() looked last
+    std::uint64_t look_ns_ = 0;          // how long the thread meant to sleep before this look
+    std::atomic<std::uint32_t> frozen_ = 0;  // agents that are watched though they do not decide
+    int events_fd_ = -1;
     unsigned seat_looks_ = 0;
 
     std::uint32_t role_holder_ = 0;  // the sweeper's thread's own: who held the role at the last look, and since when

@@ -156,7 +156,7 @@ void Simulation::agent_looks(std::uint64_t look) {
     if (agent.loop->figures().preempts != agent.preempts) pass_on_asks(arrives);
     const std::uint64_t timer = agent.loop->wanted_at(now_);
     std::uint64_t next = now_ + nap_ns;
-    if (count >= 1024) next = agent.free_at;
+    if (count >= least_events) next = agent.free_at;  // there may be more
     else if (queued_ > 0 && leavable_ > 0) next = now_ + spec_.poll_ns;
     if (timer != 0) next = std::min(next, std::max(timer, now_ + 1));
     wake_agent(next);

@@ -1,5 +1,6 @@
 // A pool whose workers do what an agent decides: the way of a request, fallback, upgrade, death, limits and company.
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <unistd.h>
@@ -134,7 +135,46 @@ void test_frozen_agent() {
     auto slot = client.slot();
     CHECK(call(*client.session, *slot, 0));
     const auto events = pool.sweeper.take_seat_events();
-    if (CHECK_EQ(events.size(), 1)) CHECK(events[0].reason.starts_with("no heartbeat"));
+    if (CHECK_EQ(events.size(), 1)) {
+        CHECK(events[0].reason.starts_with("no heartbeat"));
+        CHECK_EQ(events[0].kind, Sweeper::SeatEventKind::frozen);
+    }
+    pool.check_all_free();
+}
+
+// With nothing to do its heart may stand still. One that froze over a request is told of once it beats again, and can be taken back.
+void test_frozen_agent_comes_back() {
+    SmallPool pool;
+    Client client = pool.open();
+    pool.load(0, "identity");
+    pool.add_worker();
+    const Sweeper::Seated seated = pool.sweeper.attach_seat(0, 1024);
+    const auto policy = std::make_shared<Fifo>();
+    AgentLoop loop(AgentSeat::attach(seated.agent_view_fd, ::dup(seated.desk_fd)), policy);
+    pool.sweeper.set_seat_limits(0, 20'000'000, 0);
+    pool.sweeper.start();
+    pool.sweeper.activate_seat(0, seated.incarnation);
+    loop.step(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    CHECK(pool.sweeper.take_seat_events().empty());
+    CHECK_EQ(pool.sweeper.active_seat(0), seated.incarnation);
+    auto slot = client.slot();
+    CHECK(call(*client.session, *slot, 0));  // in the default order, once the heart was missed
+    CHECK_EQ(pool.sweeper.active_seat(0), 0);
+    CHECK_EQ(pool.sweeper.take_seat_events().size(), 1);
+    loop.step(2);
+    std::vector<Sweeper::SeatEvent> events;
+    until([&] { return !(events = pool.sweeper.take_seat_events()).empty(); });
+    CHECK_EQ(events[0].kind, Sweeper::SeatEventKind::beats);
+    CHECK_EQ(events[0].incarnation, seated.incarnation);
+    pool.sweeper.activate_seat(0, seated.incarnation);
+    std::thread agent([&] { loop.run(); });
+    for (int i = 0; i < 100; ++i) CHECK(call(*client.session, *slot, 0));
+    CHECK_EQ(pool.sweeper.seat(0, seated.incarnation)->numbers().outcomes[0].load(), 100);
+    pool.stop();
+    loop.stop();
+    agent.join();
+    CHECK_EQ(loop.figures().errors, 0);
     pool.check_all_free();
 }
 
@@ -205,6 +245,7 @@ int main() {
     test_load();
     test_fallback();
     test_frozen_agent();
+    test_frozen_agent_comes_back();
     test_lazy_agent();
     test_upgrade();
     return teal::check::summary();

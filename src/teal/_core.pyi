@@ -584,10 +584,24 @@ class Sweeper:
 
     def wake_agent(self, seat: int, settings: bool) -> None: ...
 
-    def take_seat_events(self) -> list[tuple[int, int, str, int]]:
+    def take_seat_events(self) -> list[tuple[int, int, str, str, int]]:
         """
-        (seat, incarnation, reason, CLOCK_MONOTONIC ns) of agents that were put off their seats since the last time.
+        (seat, incarnation, kind, reason, CLOCK_MONOTONIC ns) since the last time. kind: an agent was put off its seat, it was as its heart stood still (frozen), or the heart of such a one beats again.
         """
+
+    def seat_events_fd(self) -> int:
+        """Readable once there are events: an eventfd, ours to close."""
+
+    def call_agent(self, seat: int, incarnation: int) -> None:
+        """
+        The agent of that incarnation is to look at its control socket, also when it sleeps.
+        """
+
+    def seat_model(self, model: int, seat: int) -> None:
+        """Who decides about the requests of a name."""
+
+    def seat_worker(self, worker: int, seat: int) -> None:
+        """Who decides for a worker."""
 
     def set_trace(self, trace: Trace | None) -> None: ...
 
@@ -983,6 +997,14 @@ class Request:
     @property
     def session(self) -> int:
         """Index of its client's session."""
+
+    @property
+    def model_name(self) -> str:
+        """Name of its model; '#INDEX' until it is known."""
+
+    @property
+    def client(self) -> str:
+        """Its client as 'UID/PID'; '#INDEX' until that is known."""
 
     @property
     def priority(self) -> int:
@@ -1549,6 +1571,8 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
     """
 
+MAX_SEATS: int = 4
+
 class AgentLoop:
     """The mechanism around a policy, at one seat: core/agents/agent.hpp."""
 
@@ -1561,6 +1585,11 @@ class AgentLoop:
         """Takes back what is staged, and says that it goes."""
 
     def set_idle(self, ns: int) -> None: ...
+
+    def set(self, name: str, value: str) -> bool:
+        """poll or coalesce; False: it has no setting of that name."""
+
+    def settings(self) -> list[tuple[str, str]]: ...
 
     def numbers(self) -> dict[str, int]: ...
 

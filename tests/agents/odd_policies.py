@@ -197,6 +197,7 @@ class Names(Plain):
         super().__init__()
         self.names: dict[int, str] = {}
         self.seen: set[str] = set()
+        self.clients: set[str] = set()
 
     def named(self, kind: Any, index: int, name: str) -> None:
         if kind == 0:
@@ -204,10 +205,12 @@ class Names(Plain):
 
     def runnable(self, request: Any) -> None:
         self.seen.add(self.names.get(request.model, "?"))
+        assert request.model_name == self.names.get(request.model)
+        self.clients.add(request.client)
         super().runnable(request)
 
     def dump(self) -> str:
-        return "seen " + " ".join(sorted(self.seen))
+        return "seen " + " ".join(sorted(self.seen)) + "; clients " + " ".join(sorted(self.clients))
 
 
 class Scribbles(Plain):
@@ -236,7 +239,7 @@ class Forges(Plain):
 
     def forge(self, desk: mmap.mmap) -> None:
         """Sets every slot of the first workers ready with the serial that comes next there, or may."""
-        first = 4096 + 320
+        first = 4096 + 384
         for worker in range(2):
             for slot in range(4):
                 at = first + worker * 320 + 64 + slot * 64
@@ -297,6 +300,44 @@ class MadeSlowly(Plain):
     def __init__(self) -> None:
         super().__init__()
         time.sleep(3600)
+
+
+class Pairs(Plain):
+    """Two at a time, together or not at all; one that was refused alone is not paired again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[str, int] = {}
+
+    def latch_failed(self, request: Any, why: Any) -> None:
+        self.refused[why.name] = self.refused.get(why.name, 0) + 1
+        super().latch_failed(request, why)
+
+    def pick_group(self, workers: Any) -> Any:
+        gang = [request for request in self.waiting if request.worker is None][:2]
+        if len(gang) < 2:
+            return None
+        for request in gang:
+            self.waiting.remove(request)
+        return list(zip(workers, gang, strict=False))
+
+    def pick(self, worker: Any) -> Any:
+        return None
+
+    def dump(self) -> str:
+        return f"refused {self.refused}"
+
+
+class Naps(Plain):
+    """Takes 80 ms over the tenth request: longer than a heart may stand still."""
+
+    seen = 0
+
+    def runnable(self, request: Any) -> None:
+        self.seen += 1
+        if self.seen == 10:
+            time.sleep(0.08)
+        super().runnable(request)
 
 
 class Thinks(Plain):

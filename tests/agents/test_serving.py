@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -300,7 +302,22 @@ def test_policies_know_models_by_name(agent_host: teal.Host, echo: teal.Model) -
     later = agent_host.load("later", "builtin:identity")
     right(echo, 10)
     right(later, 10)
-    assert "seen echo later" in agent_host.agents.dump("default")
+    said = agent_host.agents.dump("default")
+    assert "seen echo later" in said
+    assert said.split("clients ")[1].split() == [f"{os.getuid()}/{os.getpid()}"]  # one that came before the agent
+
+
+def test_policies_know_clients_that_come_later(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", odd("Names"))
+    script = (
+        "import sys, numpy, teal\n"
+        "with teal.connect(sys.argv[1]) as host:\n"
+        "    for i in range(100):\n"
+        "        host.model('echo')(numpy.full(4, i))\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", script, agent_host.address])
+    assert other.wait() == 0
+    assert f"{os.getuid()}/{other.pid}" in agent_host.agents.dump("default").split()
 
 
 def test_it_moves_with_the_load(agent_host: teal.Host, echo: teal.Model) -> None:

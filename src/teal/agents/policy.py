@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, ClassVar
 from teal.agents.setting import Setting, settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from teal._core import Decision, Request
     from teal._core import PolicyWorker as Worker
 
@@ -129,6 +131,13 @@ class Policy:
     def pick(self, worker: Worker) -> Request | Decision | None:
         """What this worker does next; None: nothing for now. Asked while it has room for another decision."""
         raise NotImplementedError
+
+    def pick_group(self, workers: Sequence[Worker]) -> Sequence[tuple[Worker, Request | Decision]] | None:
+        """A gang: what several of ``workers``, which all have nothing to do, begin together or not at all; None: no
+        gang now. Asked before ``pick``, until it has none. Of a gang that is refused each request comes back by
+        ``latch_failed``: one with the reason, the others as POISONED; so they do (TIMEOUT) when not all workers could
+        begin within some milliseconds."""
+        return None
 
     def preempt(self, worker: Worker) -> bool:
         """Should what it runs leave it now? Asked again and again while it runs something that can."""

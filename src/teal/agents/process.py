@@ -2,8 +2,9 @@
 
 Theory of operation: one thread. It makes its policies, locks itself in (core/agents/confine.hpp), sits down where the
 host says, and then goes round: a slice of the core's loop (drain, decide, commit, beat), a look at the control socket.
-A slice ends after a few milliseconds also when nothing happens, which is what keeps the heart beating and orders
-heard. A policy that raises gives its process up: its state may be half changed, and the host starts another one.
+A slice ends after some milliseconds, after a sleep that brought no message, and when the host has sent something (which
+it says on the seat, core/agents/host_seat.hpp). A policy that raises gives its process up: its state may be half
+changed, and the host starts another one.
 It ends when the host says so, when the host goes (the socket closes; the kernel's own signal, should the policy never
 come back), and on SIGTERM. SIGUSR1 writes the state of its policies to the host's log.
 """
@@ -27,9 +28,11 @@ from teal.host import wire
 from teal.host.lifeline import die_with_host
 
 _SLICE_NS = 20_000_000
-_IDLE_S = 0.05  # between looks at the socket while it has no seat
+_IDLE_S = 0.5  # between looks for a signal while it has no seat
 _ENDED_BY_FAULT = 65  # exit status: a policy raised (EX_DATAERR)
-_MODEL = 0  # NameKind
+_MODEL, _SESSION = 0, 1  # NameKind
+_SHORTEST_QUANTUM = 20_000  # ns: a preemption costs some microseconds
+_OF_THE_LOOP = ("poll", "coalesce")  # settings of the mechanism, not of the policy
 _WHERE = 12  # lines of a traceback
 
 
@@ -45,7 +48,19 @@ class Seat:
 
     def figures(self, dump: bool) -> orders.Figures:
         text = self.loop.dump()[: orders.LONGEST_TEXT] if dump else ""
-        return orders.Figures(self.pool, self.name, dict(self.policy.settings()), self.loop.numbers(), text)
+        return orders.Figures(self.pool, self.name, self.settings(), self.loop.numbers(), text)
+
+    def settings(self) -> dict[str, str]:
+        """Of the policy, and of the mechanism around it."""
+        return dict(self.policy.settings()) | dict(self.loop.settings())
+
+    def set(self, name: str, value: str) -> None:
+        """Raises InvalidArgument."""
+        if name in _OF_THE_LOOP:
+            self.loop.set(name, value)
+        else:
+            _check_reachable(name, value)
+            self.policy.set(name, value)
 
 
 class Process:
@@ -105,7 +120,10 @@ class Process:
     def _make(self, wanted: orders.Policy) -> _core.Policy:
         from teal.agents import make
 
-        return make(wanted.target, wanted.class_name, wanted.settings)
+        settings = {name: value for name, value in wanted.settings.items() if name not in _OF_THE_LOOP}
+        for name, value in settings.items():
+            _check_reachable(name, value)
+        return make(wanted.target, wanted.class_name, settings)
 
     # ---- what the host says --------------------------------------------------------------------------------------
 
@@ -135,6 +153,9 @@ class Process:
                 if (seat := self._seats.get(pool)) is not None:
                     seat.policy.named(_MODEL, index, name)
                 self._report(orders.Named(pool, index))
+            case orders.NameClient(pool, index, name):
+                if (seat := self._seats.get(pool)) is not None:
+                    seat.policy.named(_SESSION, index, name)
             case orders.Change(pool, settings):
                 self._report(self._changed(pool, settings))
             case orders.Look(dump):
@@ -156,10 +177,16 @@ class Process:
             policy = self._made.pop(order.pool, None) or self._make(wanted)
             for index, name in order.models.items():
                 policy.named(_MODEL, index, name)
+            for index, name in order.clients.items():
+                policy.named(_SESSION, index, name)
             loop = _core.AgentLoop(datagram.take_fd(), datagram.take_fd(), policy, order.link, order.spin_ns)
+            seat = Seat(order, loop, _name(wanted), policy)
+            for name in _OF_THE_LOOP:
+                if name in wanted.settings:
+                    seat.set(name, wanted.settings[name])
             self._rounds.add(loop)
-            self._seats[order.pool] = Seat(order, loop, _name(wanted), policy)
-            seated.settings = dict(policy.settings())
+            self._seats[order.pool] = seat
+            seated.settings = seat.settings()
         except Exception as error:
             seated.error = wire.failure_of(error)
         self._report(seated)
@@ -176,8 +203,8 @@ class Process:
         try:
             if seat is None:
                 raise InvalidArgument(f"no agent sits at pool {pool!r}")
-            _set_all(seat.policy, settings)
-            changed.settings = dict(seat.policy.settings())
+            _set_all(seat, settings)
+            changed.settings = seat.settings()
             self._wanted[pool].settings.update(settings)
         except Exception as error:
             changed.error = wire.failure_of(error)
@@ -191,25 +218,40 @@ class Process:
             wire.send(self._socket, report)
 
 
-def _set_all(policy: _core.Policy, settings: dict[str, str]) -> None:
+def _set_all(seat: Seat, settings: dict[str, str]) -> None:
     """All of them or none. Raises what is wrong with the first that is refused."""
-    before = dict(policy.settings())
+    before = seat.settings()
     done: list[str] = []
     try:
         for name, value in settings.items():
-            policy.set(name, value)
+            seat.set(name, value)
             done.append(name)
     except Exception as error:
         kept = [name for name in done if name not in before]  # slo.NAME and the like, which nobody can take back
         for name in done:
             if name in before:
-                policy.set(name, before[name])
+                seat.set(name, before[name])
         words = str(error) if isinstance(error, TealError) else f"{type(error).__name__}: {error}"
         if kept:
             raise InvalidArgument(f"{words}; {', '.join(kept)} was new, and is set") from error
         if isinstance(error, TealError):
             raise
         raise InvalidArgument(f"the policy does not take it: {words}") from error
+
+
+def _check_reachable(name: str, value: str) -> None:
+    """Raises InvalidArgument for a quantum that no worker here can keep to; in a simulation it may be shorter."""
+    if name.rpartition(".")[2] != "quantum" or value == "0":
+        return
+    try:
+        ns = _core.parse_time(name, value, 0)
+    except InvalidArgument:
+        return  # the policy's own business
+    if ns < _SHORTEST_QUANTUM:
+        raise InvalidArgument(
+            f"quantum {value[:40]!r}: a request can leave its worker after 20us at the earliest; "
+            "give 20us or more, or 0"
+        )
 
 
 def _fault(seat: Seat) -> orders.Faulted:

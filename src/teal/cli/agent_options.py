@@ -19,6 +19,8 @@ _OPTIONS = (
                  help="On its own core, on the workers' cores, or moved by load [default: offload]"),
     click.option("--max-wait", metavar="TIME",
                  help="Longest wait for a decision while a worker idles; then the pool goes on alone [default: 50ms]"),
+    click.option("--come-back", metavar="TIME",
+                 help="One whose heart stood still is taken back if it beats again so soon; 0: never [default: 2s]"),
     click.option("--local-fast-path/--no-local-fast-path", default=None,
                  help="A request that finds an idle worker and nobody waiting runs at once."),
     click.option("--agent-memory", callback=shared.nbytes, metavar="SIZE", help="For its policy [default: 1G]"),

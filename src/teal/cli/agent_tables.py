@@ -29,7 +29,7 @@ def drawn(agents: list[AgentStatistics], rates: Mapping[str, float] | None = Non
     seats = [seat for agent in agents for seat in agent.seats.values()]
     if seats:
         parts += [Text(), _decided(seats, rates or {}), Text(), _odd(seats), Text(), _stages(seats)]
-        parts += [Text(line) for seat in seats for line in (*_settings(seat), *_refusals(seat))]
+        parts += [Text(line) for seat in seats for line in (*_settings(seat), _effort(seat), *_refusals(seat))]
     return Group(*parts)  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def _decided(seats: list[SeatStatistics], rates: Mapping[str, float]) -> object:
 
 def _odd(seats: list[SeatStatistics]) -> object:
     """Requests that left in the middle, and what went on between the two besides messages and decisions."""
-    counts = ("preempted", "yielded", "asked", "asks in vain", "bells", "kicks", "lost", "rescans", "errors")
+    counts = ("preempted", "yielded", "asked", "asks in vain", "bells", "rings", "lost", "rescans", "errors")
     table = draw.table(("pool", *counts, "heart"), right=(*counts, "heart"))
     for seat in seats:
         cells = (f"{getattr(seat, name.replace(' ', '_')):,}" for name in counts)
@@ -78,6 +78,15 @@ def _settings(seat: SeatStatistics) -> list[str]:
     if not seat.settings:
         return []
     return [draw.printable(f"{seat.pool}: {'  '.join(f'{name}={value}' for name, value in seat.settings.items())}")]
+
+
+def _effort(seat: SeatStatistics) -> str:
+    gangs = f"; gangs {seat.groups:,}, refused {seat.groups_refused:,}" if seat.groups + seat.groups_refused else ""
+    asks = f"; asked {seat.asks:,} times to leave" if seat.asks else ""
+    return draw.printable(
+        f"{seat.pool}: waited looking {seat.spins:,}, asleep {seat.sleeps:,}; rings "
+        f"spared {seat.rings_spared:,}; {seat.batches:,} batches of {seat.batched:,} decisions{gangs}{asks}"
+    )
 
 
 def _refusals(seat: SeatStatistics) -> list[str]:

@@ -14,7 +14,7 @@ from teal.host.duration import nanoseconds
 
 PLACEMENTS = ("offload", "host", "auto")
 _LEAST_WAIT = 1_000_000
-OPTIONS = ("link", "agent_core", "placement", "max_wait", "local_fast_path", "agent_memory")
+OPTIONS = ("link", "agent_core", "placement", "max_wait", "come_back", "local_fast_path", "agent_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class AgentOptions:
     placement: "offload" (on its core), "host" (on the workers'), or "auto" (moved by load); max_wait_ns: longest that
     a request may wait for a decision while a worker has nothing to do; local_fast_path: a request that finds an idle
     worker and nobody waiting runs at once, and the agent is told; memory: bytes of address space that the policy may
-    add."""
+    add; come_back_ns: an agent whose heart stood still and beats again within so long is taken back, a later one is
+    replaced."""
 
     link: str = "shm"
     core: int | None = None
@@ -31,6 +32,7 @@ class AgentOptions:
     max_wait_ns: int = 50_000_000
     local_fast_path: bool = False
     memory: int = 1 << 30
+    come_back_ns: int = 2_000_000_000
 
 
 def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> AgentOptions:
@@ -53,6 +55,8 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
         if wait < _LEAST_WAIT:
             raise InvalidArgument(f"{given['max_wait']!r}, expected at least 1ms", path=f"{path}.max_wait")
         changed["max_wait_ns"] = wait
+    if given.get("come_back") is not None:
+        changed["come_back_ns"] = nanoseconds(given["come_back"], f"{path}.come_back")
     if given.get("local_fast_path") is not None:
         changed["local_fast_path"] = argument.one_of(
             given["local_fast_path"], bool, f"{path}.local_fast_path", "True or False"

@@ -38,8 +38,9 @@ OnReport = Callable[["AgentProcess", agent_wire.AgentReport], None]
 class AgentProcess:
     """One child. ``on_end(self, why)`` is called once, on the loop, when it is gone."""
 
-    def __init__(self, name: str, on_report: OnReport, on_end: OnEnd) -> None:
+    def __init__(self, name: str, on_report: OnReport, on_end: OnEnd, wake: Callable[[], None]) -> None:
         self.name = name  # for the log
+        self._wake = wake  # it sleeps on its seats' bells: who sends it something rings there too
         self.gone = False
         self.why = ""  # it was ended by us, and that is why
         self._on_report = on_report
@@ -98,6 +99,7 @@ class AgentProcess:
             return
         try:
             wire.send(self._socket, order, fds)
+            self._wake()
         except BlockingIOError:
             self.end("it does not read what it is told")
         except (BrokenPipeError, ConnectionResetError):

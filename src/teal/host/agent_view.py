@@ -12,6 +12,8 @@ from teal.host import argument, policy_spec, wire
 from teal.host.audit import AuditLine
 from teal.host.records import Histogram
 
+_SAID = ("events", "decisions", "busy_ns", "errors", "rescans", "spins", "sleeps", "rings", "rings_spared", "batches",
+         "batched")  # fmt: skip
 STAGES = ("message", "decision", "commit", "start", "run", "done")  # each from the one before; message: from arrival
 _AS_THEY_ARE = ("messages", "lost", "hits", "misses", "local", "preempted", "yielded", "asked", "asks_in_vain",
                 "unread", "bells", "groups", "groups_refused")  # fmt: skip
@@ -29,8 +31,10 @@ class SeatStatistics:
     worker and were offered again; asked: those among them that left because the agent said so, and not a quantum;
     asks_in_vain: when what it named did not run any more. queued: requests that wait for its decisions now; unread:
     messages that it has not read yet; lost: those that found the ring full, after which it reads all words anew
-    (rescans). bells: rung for an agent that slept; kicks: by it, for workers that slept. events, decisions, runnable,
-    busy_ns, errors, rescans, kicks: as the agent says."""
+    (rescans). bells: rung for an agent that slept. groups, groups_refused: gangs that began, or did not.
+    As the agent says: events, decisions, runnable, busy_ns, errors, rescans; asks: to leave a worker; spins, sleeps:
+    waits for news that ended while it looked, or asleep; rings: sleeping workers that it woke; rings_spared: decisions
+    that needed none; batches: rings for several decisions, and batched these."""
 
     pool: str
     incarnation: int
@@ -47,7 +51,6 @@ class SeatStatistics:
     asks_in_vain: int
     unread: int
     bells: int
-    kicks: int
     groups: int
     groups_refused: int
     completed: int
@@ -60,6 +63,13 @@ class SeatStatistics:
     busy_ns: int
     errors: int
     rescans: int
+    asks: int
+    spins: int
+    sleeps: int
+    rings: int
+    rings_spared: int
+    batches: int
+    batched: int
     heart_ms: float
     stages: Mapping[str, Histogram]
     staleness: Histogram
@@ -73,9 +83,10 @@ class SeatStatistics:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatistics:
-    """One agent. state: "online", "fallen" (its pools go on in their own order; it is started again), "starting",
-    "stopped"; why: it fell. fallbacks: times its pools went on without it; restarts: times it came back. place: where
-    it runs now; walls: what its process is locked in with."""
+    """One agent. state: "online", "frozen" (its heart stands still, its pools go on in their own order, and it is
+    taken back if it beats again soon), "fallen" (the same; it is started again), "starting", "stopped"; why: it fell
+    or froze. fallbacks: times its pools went on without it; restarts: times another process came; returns: how often
+    it was taken back. place: where it runs now; walls: what its process is locked in with."""
 
     pools: tuple[str, ...]
     policies: tuple[str, ...]
@@ -88,6 +99,7 @@ class AgentStatistics:
     link: str
     fallbacks: int
     restarts: int
+    returns: int
     upgrades: int
     moves: int
     served_s: float
@@ -116,18 +128,14 @@ def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
         bugs=raw["bugs"],
         queued=raw["offered"],
         runnable=desk["runnable"],
-        events=desk["events"],
-        decisions=desk["decisions"],
-        busy_ns=desk["busy_ns"],
-        errors=desk["errors"],
-        rescans=desk["rescans"],
-        kicks=desk["kicks"],
+        asks=desk["preempts"],
         heart_ms=raw["heart_ms"],
         hit_rate=raw["hits"] / looks if looks else 0.0,
         settings=raw["settings"],
         stages={stage: Histogram.of(raw["stages"].get(stage, [])) for stage in STAGES},
         staleness=Histogram.of(raw["age"]),
         **{name: raw[name] for name in _AS_THEY_ARE},
+        **{name: desk[name] for name in _SAID},
     )
 
 
@@ -140,7 +148,7 @@ class Agents:
     def start(self, pools: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
         """One agent for a pool, or for several that share its process (and whatever their policies keep in common).
 
-        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait,
+        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait, come_back,
         local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count. Raises NotFound (no
         such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied (it ended first).
         """

@@ -40,6 +40,7 @@ class TakeSeat(Message, tag="take_seat"):
     link: str = "shm"
     spin_ns: int = 0  # how long it looks for news before it sleeps
     models: dict[int, str] = msgspec.field(default_factory=dict)  # names, by the index that requests carry
+    clients: dict[int, str] = msgspec.field(default_factory=dict)  # the same of sessions
 
 
 class LeaveSeat(Message, tag="leave_seat"):
@@ -49,6 +50,14 @@ class LeaveSeat(Message, tag="leave_seat"):
 
 class NameModel(Message, tag="name_model"):
     """Requests of a model of that name may come from now on."""
+
+    pool: str
+    index: int
+    name: str
+
+
+class NameClient(Message, tag="name_client"):
+    """Requests of a session of that client may come from now on."""
 
     pool: str
     index: int
@@ -78,7 +87,7 @@ class Leave(Message, tag="leave"):
     """Leave all seats and end."""
 
 
-AgentOrder = Begin | TakeSeat | LeaveSeat | NameModel | Change | Look | Move | Leave
+AgentOrder = Begin | TakeSeat | LeaveSeat | NameModel | NameClient | Change | Look | Move | Leave
 
 # ---- agent → host ----------------------------------------------------------------------------------------------------
 

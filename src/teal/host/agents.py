@@ -6,10 +6,15 @@ let it make its policies and lock itself in, sit it down at every seat, then let
 up a second crew while the first one serves, and only then changes whose decisions count; if that fails the first one
 stays.
 
-A crew falls when its process dies (heard at once), when a policy raises, when the core's sweeper took its rights (its
-heart stopped, or a request waited too long), or when it decides too much that no correct agent would. The pool then
-goes on in its own order (the core sees to that first), one audit line says who, why and how long, and a new crew is
-brought up after a while that doubles with each fall (backoff.py). The host runs no line of a policy's code.
+A crew falls when its process dies (heard at once), when a policy raises, when the core's sweeper took its rights (a
+request waited too long), or when it decides too much that no correct agent would. The pool then goes on in its own
+order (the core sees to that first), one audit line says who, why and how long, and a new crew is brought up after a
+while that doubles with each fall (backoff.py). The host runs no line of a policy's code.
+
+A crew whose heart stood still may only have been slow (a stopped process, a machine that paused, a method that took too
+long): the pool goes on in its own order as well, but the process is kept, and when its heart beats again within
+``come_back`` it decides again, from the status words as they are then. One that takes longer, or freezes again and
+again, is replaced like one that fell.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import contextlib
 import logging
 import os
 import signal
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("teal.host")
 
 _MOST_POOLS = 16  # of one agent
+_MOST_RETURNS = 5  # in a minute; what freezes more often is not slow for a moment
+_MINUTE = 60.0
 
 
 class Agent:
@@ -51,10 +59,12 @@ class Agent:
         self.options = options
         self.crew: Crew | None = None
         self._coming: Crew | None = None  # does not serve yet
-        self.state = "starting"  # then online, fallen (until it is started again), stopped
-        self.why = ""  # it fell
+        self.state = "starting"  # then online, frozen (it may beat again), fallen (it is started again), stopped
+        self.why = ""  # it fell or froze
         self.fallbacks = 0
         self.restarts = 0
+        self.returns = 0
+        self._returned: deque[float] = deque(maxlen=_MOST_RETURNS)  # when
         self.upgrades = 0
         self.changed: dict[str, dict[str, str]] = {}  # settings by pool, beyond what its specs say
         self.busy = asyncio.Lock()  # one start, upgrade or stop at a time
@@ -71,7 +81,8 @@ class Agent:
         return ", ".join(dict.fromkeys(str(spec) for spec in self.specs))
 
     def note(self, what: str, crew: Crew | None, why: str = "", *, bad: bool = False, **more: Any) -> None:
-        seconds = crew.served(self._now()) if crew is not None and what in ("fallback", "stopped") else 0.0
+        ended = what in ("fallback", "stopped")
+        seconds = crew.served(self._now()) if crew is not None and ended else 0.0
         self.agents.audit.note(what, self.names, self.policy, crew.pid if crew else 0, why, seconds, bad=bad, **more)
 
     def _now(self) -> float:
@@ -103,10 +114,43 @@ class Agent:
 
     # ---- down ------------------------------------------------------------------------------------------------------
 
+    def froze(self, crew: Crew, why: str) -> None:
+        """Its heart stands still. Its pools go on by themselves, and it may come back."""
+        if crew is not self.crew or self.state != "online":
+            return
+        if len(self._returned) == _MOST_RETURNS and self._now() - self._returned[0] < _MINUTE:
+            self.fell(crew, f"{why}; it came back {_MOST_RETURNS} times within a minute")
+            return
+        crew.fall_back(why)
+        self.state, self.why = "frozen", why
+        seconds = crew.options.come_back_ns / 1e9
+        self.note("fallback", crew, why, bad=True, taken_back_within_s=seconds)
+        self._restart = self.agents.spawn(self._await_return(crew, seconds))
+
+    async def _await_return(self, crew: Crew, seconds: float) -> None:
+        away = self._now()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(crew.beats.wait(), seconds)
+        async with self.busy:
+            if crew is not self.crew or self.state != "frozen":
+                return
+            if not crew.beats.is_set() or crew.process.gone:
+                self._give_up(crew, f"its heart did not beat again within {seconds:g} s", "gave up")
+                return
+            why, self.why = self.why, ""
+            crew.take_over()
+            self.state = "online"
+            self.returns += 1
+            self._returned.append(self._now())
+            self.note("returned", crew, why, away_s=round(self._now() - away, 3))
+
     def fell(self, crew: Crew, why: str) -> None:
         """That crew serves no more, through no wish of ours. Called once for each that does."""
         if crew is not self.crew or self.state == "stopped":
             return
+        self._give_up(crew, why, "fallback")
+
+    def _give_up(self, crew: Crew, why: str, what: str) -> None:
         crew.fall_back(why)
         self.crew = None
         self.fallbacks += 1
@@ -114,7 +158,7 @@ class Agent:
         if self.watch is not None:
             self.watch.stop()
         delay = self._backoff.failed(self._now())
-        self.note("fallback", crew, why, bad=True, again_in_s=round(delay, 3))
+        self.note(what, crew, why, bad=True, again_in_s=round(delay, 3))
         self.agents.spawn(crew.leave(kill=True))
         self._restart = self.agents.spawn(self._start_again(delay))
 
@@ -171,6 +215,7 @@ class Agent:
             "link": self.options.link,
             "fallbacks": self.fallbacks,
             "restarts": self.restarts,
+            "returns": self.returns,
             "upgrades": self.upgrades,
             "moves": self.watch.moves if self.watch is not None else 0,
             "served_s": crew.served(self._now()) if crew else 0.0,
@@ -284,8 +329,8 @@ class Agents:
     async def change(self, pool: str, settings: Mapping[str, str]) -> dict[str, str]:
         """Settings of the policy that serves the pool; the answer has all of them. Raises NotFound, InvalidArgument."""
         agent = self.agent_of(pool)
-        if agent.crew is None:
-            raise PeerDied("agent", f"it serves no more: {agent.why}; it is being started again")
+        if agent.crew is None or agent.state == "frozen":
+            raise PeerDied("agent", f"it serves no more: {agent.why}; it comes back, or is started again")
         now = await agent.crew.change(pool, dict(settings))
         index = agent.names.index(pool)
         spec = agent.specs[index]  # a crew that comes later is given them too
@@ -298,7 +343,7 @@ class Agents:
     async def dump(self, pool: str) -> list[dict[str, Any]]:
         """What the agent of that pool says of itself and of its policies' state."""
         agent = self.agent_of(pool)
-        return [] if agent.crew is None else await agent.crew.look(dump=True)
+        return [] if agent.crew is None or agent.state == "frozen" else await agent.crew.look(dump=True)
 
     def list(self, pool: str | None = None) -> dict[str, Any]:
         """Agents with their numbers, and the audit."""

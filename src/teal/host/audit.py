@@ -21,8 +21,9 @@ _LONGEST = 400  # characters of what an agent says of itself
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """at: seconds since the epoch; what: started, online, fallback, restart, upgraded, changed, moved, stopped, ended
-    or refused; seconds: for how long what ended (fallback, stopped) had served, else 0."""
+    """at: seconds since the epoch; what: online, fallback (its pools go on by themselves), returned (it was frozen, and
+    decides again), gave up (it was frozen, and is replaced), restart, upgraded, changed, moved, stopped or refused;
+    seconds: for how long what ended (fallback, stopped) had served, else 0."""
 
     at: float
     what: str

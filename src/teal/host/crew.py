@@ -46,12 +46,13 @@ class Crew:
         self._specs = specs
         self.options = options
         self._incarnations: dict[str, Incarnation] = {}
-        self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended)
+        self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended, self._call)
         self.walls: Mapping[str, Any] = {}
         self._settings: dict[str, dict[str, str]] = {}  # of its policies, by pool, as it says
         self._since: float | None = None
         self._until: float | None = None
         self._end = asyncio.Event()
+        self.beats = asyncio.Event()  # its heart, after it stood still
 
     @property
     def pid(self) -> int:
@@ -95,7 +96,13 @@ class Crew:
                 await pool.seat.drop(before)
             spin_ns = pool.settings.idle_ns if self.options.placement != "host" else 0
             order = orders.TakeSeat(
-                pool.name, pool.seat.index, incarnation.number, self.options.link, spin_ns, dict(pool.seat.models)
+                pool.name,
+                pool.seat.index,
+                incarnation.number,
+                self.options.link,
+                spin_ns,
+                dict(pool.seat.models),
+                dict(pool.seat.clients),
             )
             key = f"seated {pool.name} {incarnation.number}"
             seated = await self.process.ask(order, key, _ANSWER, (incarnation.agent_view, incarnation.desk))
@@ -109,8 +116,12 @@ class Crew:
         if self.process.gone:
             raise PeerDied("agent", self.process.why or "it ended before it could serve")
         self._since, self._until = self._now(), None
+        self.beats.clear()
         for pool, spec in zip(self._pools, self._specs, strict=True):
+            pool.seats.listen()
             pool.seat.on_named = partial(self._named, pool.name)
+            pool.seat.on_client = partial(self._client_named, pool.name)
+            pool.seat.on_event = partial(self._happened, pool.name)
             pool.seat.bound(self.options.max_wait_ns, self.options.local_fast_path)
             pool.seat.activate(self._incarnations[pool.name], str(spec))
 
@@ -119,6 +130,26 @@ class Crew:
     async def _named(self, pool: str, index: int, name: str) -> None:
         with contextlib.suppress(PeerDied, DeadlineExceeded):  # whoever takes its place is told; a load does not fail
             await self.process.ask(orders.NameModel(pool, index, name), f"named {pool} {index}", _HEARD)
+
+    def _client_named(self, pool: str, index: int, name: str) -> None:
+        self.process.send(orders.NameClient(pool, index, name))
+
+    def _call(self) -> None:
+        """Something was sent to its process."""
+        for pool in self._pools:
+            if (incarnation := self._incarnations.get(pool.name)) is not None:
+                pool.seat.call(incarnation)
+
+    def _happened(self, pool: str, number: int, kind: str, reason: str) -> None:
+        """The core says so of a seat."""
+        if (incarnation := self._incarnations.get(pool)) is None or incarnation.number != number:
+            return
+        if kind == "beats":
+            self.beats.set()
+        elif kind == "frozen" and self.options.come_back_ns:
+            self._agent.froze(self, reason)
+        else:
+            self._agent.fell(self, reason)
 
     def _reported(self, process: AgentProcess, report: orders.AgentReport) -> None:
         if isinstance(report, orders.Faulted):

@@ -210,6 +210,7 @@ class Daemon:
         if not client.owner:  # users who were let in may be less urgent than the owner's clients, not more
             pool.sweeper.limit_priority(session.index, 0)
         client.sessions[pool_name] = session
+        pool.seats.name_client(session.index, client.uid, client.pid)
         body = {
             "index": session.index,
             "epoch": session.epoch,
@@ -230,6 +231,7 @@ class Daemon:
         if not client.owner:
             pool.sweeper.limit_priority(session.index, 0)
         client.bpf_sessions.append((pool_name, session))
+        pool.seats.name_client(session.index, client.uid, client.pid)
         return {"index": session.index, "epoch": session.epoch, "idle_ns": pool.settings.idle_ns}
 
     async def _close_bpf_session(self, client: Client, pool_name: str, index: int) -> None:

@@ -232,7 +232,7 @@ class Loading:
         until: float,
     ) -> Version:
         flags = _core.KERNEL_NATIVE if origin.kind == "builtin" else 0
-        await pool.seat.name_model(name.index, load.name)
+        await pool.seats.name_model(name.index, load.name)
         line = pool.sweeper.open_version(name.index, number, flags, 0)
         order = wire.LoadKernel(
             line,

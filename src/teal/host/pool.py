@@ -27,6 +27,7 @@ from teal.host.process import WorkerProcess, how_it_ended
 from teal.host.recording import Recording
 from teal.host.residence import Residence
 from teal.host.seat import Seat
+from teal.host.seats import Seats
 from teal.host.session import Session, Spill
 from teal.host.settings import PoolSettings
 from teal.host.spares import Spares
@@ -115,8 +116,13 @@ class Pool:
         self.residence = Residence(self)
         self.parking = Parking(self)
         self.spares = Spares(self)
-        self.seat = Seat(self)
+        self.seats = Seats(self)
         self.recording = Recording(self)
+
+    @property
+    def seat(self) -> Seat:
+        """That of whoever decides about everything."""
+        return self.seats[0]
 
     async def start(self) -> None:
         """Starts the workers and waits until they can take requests. Raises PeerDied when one cannot start."""
@@ -150,7 +156,7 @@ class Pool:
         for worker in self.workers:
             worker.forget()
         self.spares.forget()
-        self.seat.forget()
+        self.seats.forget()
         for session in self.sessions.values():
             session.leases.forget()
             with contextlib.suppress(OSError):
@@ -194,7 +200,7 @@ class Pool:
             for session in self.sessions.values():
                 self._tell_session(worker, session)
             await self.residence.load_all(worker)
-            self.seat.tell(worker)
+            self.seats.tell(worker)
             worker.open = True
             worker.send(wire.Open())
             self.spares.fill()
@@ -543,5 +549,5 @@ class Pool:
             version.close_descriptors()
         self.versions.clear()
         self.residence.close()
-        self.seat.close()
+        self.seats.close()
         self.sweeper.stop()

@@ -1,8 +1,8 @@
-"""Watches over a crew that serves: has the core taken its rights, does it lie, does it belong on another core?
+"""Watches over a crew that serves: does it lie, does it belong on another core?
 
-Theory of operation: the core's sweeper watches the heart and the waiting requests by itself, every millisecond; here
-somebody looks twenty times a second whether it had to act, and tells the agent's owner. The same look counts refusals
-that no correct agent meets, and (ten times a second) how busy the agent is, for its placement.
+Theory of operation: the core's sweeper watches the heart and the waiting requests by itself, and says when it had to
+act (seats.py). Here somebody looks twice a second at the refusals that no correct agent meets, and ten times a second,
+where placement is "auto", at how busy the agent is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from teal.host.crew import Crew
     from teal.host.pool import Pool
 
-_LOOK = 0.05  # seconds
-_PLACE_EVERY = 2  # looks
+_LOOK = 0.5  # seconds
+_LOOK_AT_LOAD = 0.1
 _MOST_BUGS = 100  # refusals in a second that only a wrong agent meets
 _FATAL = ("invalid_flags", "invalid_target", "not_permitted", "invalid_worker", "unsupported_version", "forged")
 
@@ -50,22 +50,21 @@ class Watch:
             self._task.cancel()
 
     async def _run(self) -> None:
-        looks = 0
+        moves = self._crew.options.placement == "auto"
         while self._agent.crew is self._crew:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_LOOK_AT_LOAD if moves else _LOOK)
+            if self._agent.state == "frozen":
+                continue
             for pool in self._agent.pools:
                 if why := self._wrong(pool):
                     self._agent.fell(self._crew, why)
                     return
-            looks += 1
-            if looks % _PLACE_EVERY == 0 and self._crew.options.placement == "auto":
+            if moves:
                 self._look_at_load()
 
     def _wrong(self, pool: Pool) -> str:
         """Why it cannot go on at that pool; nothing: it can."""
         incarnation = self._crew.incarnation(pool)
-        if why := pool.seat.why_not(incarnation):
-            return why
         now = time.monotonic()
         if now - self._bugs_since >= 1.0:
             self._bugs_since = now
