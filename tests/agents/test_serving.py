@@ -198,7 +198,7 @@ def load(agent_host: teal.Host, echo: teal.Model) -> Iterator[Load]:
 
 
 def test_upgrades_under_load_lose_nothing(agent_host: teal.Host, load: Load) -> None:
-    agent_host.agents.start("default", "fifo")
+    agent_host.agents.start("default", "fifo", heartbeat="30s", max_wait="30s")
     pids = [agent_host.agents["default"].pid]
     for policy in ("edf", odd("Plain"), None, "shinjuku"):
         before = load.calls
@@ -324,7 +324,9 @@ def test_it_moves_with_the_load(agent_host: teal.Host, echo: teal.Model) -> None
     core, all_cores = max(os.sched_getaffinity(0)), os.sched_getaffinity(0)
     if len(all_cores) < 2:
         pytest.skip("one core only: there is nowhere to move")
-    pid = agent_host.agents.start("default", odd("Thinks"), agent_core=core, placement="auto", max_wait="10s").pid
+    pid = agent_host.agents.start(
+        "default", odd("Thinks"), agent_core=core, placement="auto", heartbeat="30s", max_wait="30s"
+    ).pid
     assert agent_host.agents["default"].place == "offload"
     until(lambda: agent_host.agents["default"].place == "host")  # nothing to do: its core is free for others
     assert os.sched_getaffinity(pid) == all_cores

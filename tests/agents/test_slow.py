@@ -51,6 +51,13 @@ def test_a_method_that_takes_too_long_once(agent_host: teal.Host, echo: teal.Mod
     assert agent.returns >= 1
 
 
+def test_how_long_is_for_its_host_to_say(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", odd("Naps"), max_wait="30s", heartbeat="30s")
+    right(echo, 60)
+    agent = agent_host.agents["default"]
+    assert (agent.state, agent.returns, agent.fallbacks) == ("online", 0, 0)
+
+
 def test_one_that_stays_away_is_replaced(agent_host: teal.Host, echo: teal.Model) -> None:
     pid = agent_host.agents.start("default", "fifo", max_wait="10s", come_back="100ms").pid
     os.kill(pid, signal.SIGSTOP)

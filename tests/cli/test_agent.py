@@ -160,6 +160,8 @@ _WRONG = [
     ("--policy fifo --placement auto", "give agent_core= too"),
     ("--policy fifo --placement everywhere", "'offload', 'host', 'auto'"),
     ("--policy fifo --max-wait 1us", "expected at least 1ms"),
+    ("--policy fifo --heartbeat 20ms", "expected 30ms to 60s"),
+    ("--policy fifo --heartbeat 61s", "expected 30ms to 60s"),
     ("--policy fifo --max-wait soon", "such as 200us, 10ms or 1.5s"),
     ("--policy fifo --agent-memory lots", "such as 4096, 512M or 4G"),
     ("--policy fifo --policy edf", "2 policies for 1 pools"),

@@ -14,7 +14,8 @@ from teal.host.duration import nanoseconds
 
 PLACEMENTS = ("offload", "host", "auto")
 _LEAST_WAIT = 1_000_000
-OPTIONS = ("link", "agent_core", "placement", "max_wait", "come_back", "local_fast_path", "agent_memory")
+_HEARTBEAT = (30_000_000, 60_000_000_000)  # an agent that knows of requests beats every 20 ms at the latest
+OPTIONS = ("link", "agent_core", "placement", "max_wait", "heartbeat", "come_back", "local_fast_path", "agent_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class AgentOptions:
     placement: "offload" (on its core), "host" (on the workers'), or "auto" (moved by load); max_wait_ns: longest that
     a request may wait for a decision while a worker has nothing to do; local_fast_path: a request that finds an idle
     worker and nobody waiting runs at once, and the agent is told; memory: bytes of address space that the policy may
-    add; come_back_ns: an agent whose heart stood still and beats again within so long is taken back, a later one is
-    replaced."""
+    add; heartbeat_ns: longest that its heart may stand still while requests wait for it; come_back_ns: an agent whose
+    heart stood still and beats again within so long is taken back, a later one is replaced."""
 
     link: str = "shm"
     core: int | None = None
@@ -32,6 +33,7 @@ class AgentOptions:
     max_wait_ns: int = 50_000_000
     local_fast_path: bool = False
     memory: int = 1 << 30
+    heartbeat_ns: int = 50_000_000
     come_back_ns: int = 2_000_000_000
 
 
@@ -55,6 +57,11 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
         if wait < _LEAST_WAIT:
             raise InvalidArgument(f"{given['max_wait']!r}, expected at least 1ms", path=f"{path}.max_wait")
         changed["max_wait_ns"] = wait
+    if given.get("heartbeat") is not None:
+        beat = nanoseconds(given["heartbeat"], f"{path}.heartbeat")
+        if not _HEARTBEAT[0] <= beat <= _HEARTBEAT[1]:
+            raise InvalidArgument(f"{given['heartbeat']!r}, expected 30ms to 60s", path=f"{path}.heartbeat")
+        changed["heartbeat_ns"] = beat
     if given.get("come_back") is not None:
         changed["come_back_ns"] = nanoseconds(given["come_back"], f"{path}.come_back")
     if given.get("local_fast_path") is not None:

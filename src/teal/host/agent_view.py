@@ -131,7 +131,7 @@ def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
         asks=desk["preempts"],
         heart_ms=raw["heart_ms"],
         hit_rate=raw["hits"] / looks if looks else 0.0,
-        settings=raw["settings"],
+        settings=raw.get("settings", {}),
         stages={stage: Histogram.of(raw["stages"].get(stage, [])) for stage in STAGES},
         staleness=Histogram.of(raw["age"]),
         **{name: raw[name] for name in _AS_THEY_ARE},
@@ -148,9 +148,10 @@ class Agents:
     def start(self, pools: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
         """One agent for a pool, or for several that share its process (and whatever their policies keep in common).
 
-        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait, come_back,
-        local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count. Raises NotFound (no
-        such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied (it ended first).
+        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait, heartbeat,
+        come_back, local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count. Raises
+        NotFound (no such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied (it ended
+        first).
         """
         return agent_of(self._ask(wire.StartAgent(_texts(pools), _policies(policy), options)))
 

@@ -122,7 +122,7 @@ class Crew:
             pool.seat.on_named = partial(self._named, pool.name)
             pool.seat.on_client = partial(self._client_named, pool.name)
             pool.seat.on_event = partial(self._happened, pool.name)
-            pool.seat.bound(self.options.max_wait_ns, self.options.local_fast_path)
+            pool.seat.bound(self.options.heartbeat_ns, self.options.max_wait_ns, self.options.local_fast_path)
             pool.seat.activate(self._incarnations[pool.name], str(spec))
 
     # ---- while it serves -------------------------------------------------------------------------------------------

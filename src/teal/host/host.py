@@ -127,9 +127,10 @@ class Host:
     "my/policy.py:Mine" or "package.module:Mine" (docs/agents.md); agents can be started later too (``host.agents``).
     link: what it is spoken to over ("shm", or emulated "pcie", "cxl"). agent_core: a core of its own. placement:
     "offload" (there), "host" (on the workers' cores), "auto" (moved by load). max_wait: longest that a request waits
-    for its decision while a worker has nothing to do, before the pool goes on without the agent. come_back: an agent
-    whose heart stood still is taken back when it beats again within so long ("2s"). local_fast_path: a request that
-    finds an idle worker and nobody waiting runs at once. agent_memory: bytes that the policy may add.
+    for its decision while a worker has nothing to do, before the pool goes on without the agent ("50ms"); heartbeat:
+    longest that its heart may stand still meanwhile ("50ms"). come_back: an agent whose heart stood still is taken back
+    when it beats again within so long ("2s"). local_fast_path: a request that finds an idle worker and nobody waiting
+    runs at once. agent_memory: bytes that the policy may add.
     A pool's settings may have all of these too.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
@@ -157,6 +158,7 @@ class Host:
         agent_core: int | None = None,
         placement: str | None = None,
         max_wait: str | float | None = None,
+        heartbeat: str | float | None = None,
         come_back: str | float | None = None,
         local_fast_path: bool | None = None,
         agent_memory: int | None = None,
@@ -189,6 +191,7 @@ class Host:
                     "agent_core": agent_core,
                     "placement": placement,
                     "max_wait": max_wait,
+                    "heartbeat": heartbeat,
                     "come_back": come_back,
                     "local_fast_path": local_fast_path,
                     "agent_memory": agent_memory,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from teal.host.pool import Pool
     from teal.host.process import WorkerProcess
 
-_HEART_NS = 48_000_000  # a heart that stands still for so long is dead; the look that finds it comes 1 ms later or two
+_LOOKS_NS = 2_000_000  # the look that finds a heart that stands still comes 1 ms later, or two
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +108,9 @@ class Seat:
             if not worker.gone:
                 worker.send(wire.DecideInline(policy))
 
-    def bound(self, max_wait_ns: int, local_fast_path: bool) -> None:
-        """How long a request may wait for a decision, and whether one that finds an idle worker waits for none."""
-        self.pool.sweeper.set_seat_limits(self.index, _HEART_NS, max_wait_ns)
+    def bound(self, heartbeat_ns: int, max_wait_ns: int, local_fast_path: bool) -> None:
+        """How long a heart may stand still, how long a request may wait for a decision, and whether one that finds an idle worker waits for none."""
+        self.pool.sweeper.set_seat_limits(self.index, heartbeat_ns - _LOOKS_NS, max_wait_ns)
         self.pool.sweeper.set_local_fast_path(self.index, local_fast_path)
 
     def activate(self, incarnation: Incarnation, policy: str) -> None:
