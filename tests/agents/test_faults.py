@@ -94,7 +94,8 @@ def test_frozen_it_is_replaced(agent_host: teal.Host, echo: teal.Model) -> None:
 def test_a_policy_that_fails_costs_nobody_an_answer(
     agent_host: teal.Host, echo: teal.Model, policy: str, words: str
 ) -> None:
-    agent_host.agents.start("default", odd(policy), max_wait="10s", agent_memory=128 << 20)
+    beat = "50ms" if policy == "Freezes" else "30s"  # some take long over it: who notices first is not the question
+    agent_host.agents.start("default", odd(policy), max_wait="30s", heartbeat=beat, agent_memory=128 << 20)
     right(echo, 200)
     assert words in fell(agent_host)
     right(echo, 100, 200)

@@ -54,7 +54,7 @@ def test_who_left_in_the_middle_is_counted() -> None:
     assert 1 <= told.stages["start"].count <= 2  # not of those that left
     assert told.hit_rate == told.hits / (told.hits + told.misses)
     assert told.staleness.count == told.hits == told.completed
-    assert told.settings == {"quantum": "100us", "by": "model", "slo": "1ms"}
+    assert {"quantum": "100us", "by": "model", "slo": "1ms"}.items() <= told.settings.items()
 
 
 def _turns() -> Any:

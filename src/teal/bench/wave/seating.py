@@ -17,6 +17,7 @@ import teal
 from teal import _core
 from teal.agents import parse_policy
 from teal.agents.spec import shipped
+from teal.host.agent_options import AgentOptions
 from teal.host.pool import Pool
 
 from .mode import Mode
@@ -67,7 +68,7 @@ def seated(host: teal.Host, mode: Mode, seen: dict[str, Any]) -> Iterator[_core.
     incarnation.agent_view = -1  # the loop took it
 
     async def activate() -> None:
-        pool.seat.bound(MAX_WAIT_NS, False)
+        pool.seat.bound(AgentOptions().heartbeat_ns, MAX_WAIT_NS, False)
         pool.seat.activate(incarnation, mode.policy)
 
     async def numbers() -> dict[str, Any]:
