@@ -21,7 +21,6 @@ CASES: dict[str, dict[str, Any]] = {
     "cancelled and expired": {"records": 1, "workers": 2, "decisions": 2, "cancels": True, "expires": True},
     "cancelled, a worker dies": {"records": 1, "deaths": 1, "decisions": 2, "cancels": True},
     "it leaves": {"records": 1, "workers": 2, "decisions": 2, "leaves": 1},
-    "it leaves, and is cancelled": {"records": 1, "decisions": 2, "leaves": 1, "cancels": True, "expires": True},
     "it leaves, its worker dies": {"records": 1, "deaths": 1, "decisions": 2, "leaves": 1},
     "it leaves, its worker dies, idempotent": {
         "records": 1,
@@ -38,7 +37,6 @@ BROKEN = {
     "one decision": ["what is offered is forgotten"],
     "a worker dies at every statement": ["words are not written anew"],
     "it leaves": ["bound is not looked at", "what is suspended lies in the run queue"],
-    "it leaves, and is cancelled": ["prune() frees what a worker holds"],
     "a group": ["the poisoned are offered no more"],
     "a group, its claimer dies": ["latched after it runs"],
 }
