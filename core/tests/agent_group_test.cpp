@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "tests/check.hpp"
 #include "tests/fifo_policy.hpp"
+#include "tests/made_seat.hpp"
 
 namespace {
 
@@ -51,15 +52,7 @@ struct Table {
     Claim claims[max_group];
 
     explicit Table(std::shared_ptr<Fifo> with, std::uint32_t workers = 4) : policy(std::move(with)) {
-        SeatSpec spec;
-        spec.workers = workers;
-        spec.records = 32;
-        spec.ring_capacity = 64;
-        host = HostSeat::create(spec);
-        host->set_clock(SeatClock(&now));
-        for (std::uint32_t i = 0; i < workers; ++i) host->worker_came(i);
-        host->activate();
-        host->flush(true);
+        host = tests::made_seat(now, workers);
         loop = std::make_unique<AgentLoop>(AgentSeat::beside(*host), policy);
         step();
     }

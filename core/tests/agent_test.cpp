@@ -12,6 +12,7 @@
 #include "agents/agent.hpp"
 #include "tests/check.hpp"
 #include "tests/fifo_policy.hpp"
+#include "tests/made_seat.hpp"
 
 namespace {
 
@@ -26,15 +27,7 @@ struct Table {
     Claim claims[max_group];
 
     explicit Table(std::uint32_t workers = 2, std::uint32_t ring = 64, std::uint32_t records = 32) {
-        SeatSpec spec;
-        spec.workers = workers;
-        spec.records = records;
-        spec.ring_capacity = ring;
-        host = HostSeat::create(spec);
-        host->set_clock(SeatClock(&now));
-        for (std::uint32_t i = 0; i < workers; ++i) host->worker_came(i);
-        host->activate();
-        host->flush(true);
+        host = tests::made_seat(now, workers, ring, records);
         loop = std::make_unique<AgentLoop>(AgentSeat::beside(*host), policy);
         step();
     }
