@@ -301,8 +301,9 @@ std::uint32_t Worker::take() {
     company_.clear();
     if (record != nobody && pool_->memory().header.batch > 1) pool_->gather(record, maps_, company_);
     const bool more = pool_->queued() > 0;
+    const std::bitset<max_versions> wanted = pool_->take_wanted();
     pool_->leave();
-    tell_wanted();
+    tell_wanted(wanted);
     if (record == nobody) return record;
     PoolMemory& memory = pool_->memory();
     const std::uint32_t expected = memory.versions[memory.records[record].version_line].run_ns.load(std::memory_order_relaxed);
@@ -322,8 +323,8 @@ std::uint32_t Worker::take() {
 }
 
 // Once for each time that a version is parked.
-void Worker::tell_wanted() {
-    const std::bitset<max_versions> wanted = pool_->take_wanted() & ~told_wanted_;
+void Worker::tell_wanted(std::bitset<max_versions> wanted) {
+    wanted &= ~told_wanted_;
     if (wanted.none()) return;
     told_wanted_ |= wanted;
     for (std::uint32_t line = 0; line < max_versions; ++line)

@@ -127,7 +127,7 @@ private:
     [[nodiscard]] static bool uses(const Slot& slot, std::uint32_t region) noexcept;
     std::uint32_t take();
     void wait();
-    void tell_wanted();
+    void tell_wanted(std::bitset<max_versions> wanted);
     void refresh_seat();
     void give_up_role() noexcept;
     void sleep_leading(std::uint32_t wake_seen);
