@@ -22,7 +22,8 @@ namespace teal {
 
 inline constexpr std::uint32_t view_magic = 0x57565454;  // "TTVW"
 inline constexpr std::uint32_t desk_magic = 0x4b445454;  // "TTDK"
-inline constexpr std::uint16_t agent_protocol = 1;       // version; in both headers and in each transaction
+inline constexpr std::uint16_t agent_protocol = 2;       // version; in both headers and in each transaction
+inline constexpr std::uint32_t shortest_slice_us = 20;    // one that is shorter ends before its request has got anywhere: an agent could hold it for ever
 inline constexpr std::uint32_t stage_depth = 4;          // decisions that may be staged for one worker
 inline constexpr std::uint32_t no_object = UINT32_MAX;
 inline constexpr std::uint32_t max_group = 64;           // transactions of one group
@@ -201,7 +202,7 @@ struct alignas(64) Transaction {
     std::uint32_t generation;
     std::uint32_t tseq;
     std::uint32_t aseq;
-    std::uint32_t slice_us;      // how long it may run before its worker is taken from it; 0: until it ends
+    std::uint32_t slice_us;      // how long it may run before its worker is taken from it, shortest_slice_us at least; 0: until it ends
     std::uint16_t version;       // agent_protocol
     std::uint8_t commit_flags;
     std::uint8_t run_flags;
@@ -241,7 +242,7 @@ struct DeskHeader {
     std::uint8_t pad3[56];
     // Told by the agent for people to see; never used for anything.
     alignas(64) std::atomic<std::uint64_t> events;
-    std::atomic<std::uint64_t> decisions, steps, runnable, reserved, busy_ns, errors, rescans;
+    std::atomic<std::uint64_t> decisions, steps, runnable, busy_ns, errors, rescans;
     std::atomic<std::uint64_t> sleeps, spins, rings, rings_spared, batches, groups, preempts, batched;
 };
 static_assert(sizeof(DeskHeader) == 384);

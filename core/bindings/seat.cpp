@@ -114,6 +114,7 @@ void bind_host_side() {
 void bind_seat(nb::module_& m) {
     bind_host_side();
     m.attr("MAX_SEATS") = max_seats;
+    m.attr("SHORTEST_QUANTUM_NS") = std::uint64_t{shortest_slice_us} * 1000;
     nb::class_<AgentLoop>(m, "AgentLoop", "The mechanism around a policy, at one seat: core/agents/agent.hpp.")
         .def(nb::new_(&make_loop), nb::arg("view_fd"), nb::arg("desk_fd"), nb::arg("policy"), nb::arg("link") = "shm", nb::arg("idle_ns") = 50'000)
         .def("step", &AgentLoop::step, nb::arg("now"), "One look at CLOCK_MONOTONIC now; how much there was to do.")

@@ -512,7 +512,7 @@ bool Pool::begin_claimed(const Claim& claim, bool elsewhere) noexcept {
     record.entry.priority = std::min(claim.decided.priority, memory_->sessions[record.session].most_priority);
     // Before it runs in that worker's name: what nobody knows of would run nowhere, should we die here.
     if (elsewhere) memory_->workers[claim.worker].latched.store(index + 1, std::memory_order_relaxed);
-    std::uint32_t slice = claim.decided.slice_us == 0 ? whole_run : std::min(claim.decided.slice_us, whole_run - 1);
+    std::uint32_t slice = claim.decided.slice_us == 0 ? whole_run : std::clamp(claim.decided.slice_us, shortest_slice_us, whole_run - 1);
     if ((claim.decided.run_flags & run_may_not_preempt) != 0) slice = undisturbed;
     if (record.suspended != 0) poke(memory_->slices[index], slice);
     if (record.suspended != 0 ? !resume(index) : !start(index, claim.worker, slice)) {

@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
-ABI_VERSION: int = 4
+ABI_VERSION: int = 5
 
 def cpu_features() -> dict[str, Any]:
     """
@@ -1572,6 +1572,8 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     """
 
 MAX_SEATS: int = 4
+
+SHORTEST_QUANTUM_NS: int = 20000
 
 class AgentLoop:
     """The mechanism around a policy, at one seat: core/agents/agent.hpp."""

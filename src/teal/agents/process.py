@@ -31,7 +31,6 @@ _SLICE_NS = 20_000_000
 _IDLE_S = 0.5  # between looks for a signal while it has no seat
 _ENDED_BY_FAULT = 65  # exit status: a policy raised (EX_DATAERR)
 _MODEL, _SESSION = 0, 1  # NameKind
-_SHORTEST_QUANTUM = 20_000  # ns: a preemption costs some microseconds
 _OF_THE_LOOP = ("poll", "coalesce")  # settings of the mechanism, not of the policy
 _WHERE = 12  # lines of a traceback
 
@@ -247,7 +246,7 @@ def _check_reachable(name: str, value: str) -> None:
         ns = _core.parse_time(name, value, 0)
     except InvalidArgument:
         return  # the policy's own business
-    if ns < _SHORTEST_QUANTUM:
+    if ns < _core.SHORTEST_QUANTUM_NS:
         raise InvalidArgument(
             f"quantum {value[:40]!r}: a request can leave its worker after 20us at the earliest; "
             "give 20us or more, or 0"

@@ -1,8 +1,8 @@
-"""The seats of one pool: up to four agents decide there, each about its own models and workers.
+"""The seats of one pool. The core has four; an agent sits at the first one, which all workers and models belong to.
 
 Theory of operation: the core tells what happened at seats (an agent was put off, a frozen one beats again) through an
 eventfd, so that nobody has to look now and then; each event goes to its seat, and from there to the crew that sits
-there. Workers and names belong to seat 0 unless an agent was started for others.
+there.
 """
 
 from __future__ import annotations

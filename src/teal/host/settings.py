@@ -26,7 +26,6 @@ from teal.host.repository import check_name
 DEFAULT_POOL = "default"
 _MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
 _MOST_SPARES = 8
-_SHORTEST_QUANTUM = 20_000  # ns: a preemption costs some microseconds
 _LONGEST_QUANTUM = 10_000_000_000
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
 _OF_AN_AGENT = ("policy", *agent_options.OPTIONS)
@@ -96,7 +95,7 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
 
 def _quantum(given: Any, path: str) -> int:
     ns = nanoseconds(given, path)
-    if ns != 0 and not _SHORTEST_QUANTUM <= ns <= _LONGEST_QUANTUM:
+    if ns != 0 and not _core.SHORTEST_QUANTUM_NS <= ns <= _LONGEST_QUANTUM:
         raise InvalidArgument(f"{given!r}, expected 0 (none) or 20us to 10s", path=path)
     return ns
 
