@@ -132,7 +132,9 @@ def test_one_worker_stopped_at_random(
             watch.until(
                 lambda before=before: errors or sum(answered.values()) > before + 20, f"answers while {pid} is stopped"
             )
-            os.kill(pid, signal.SIGCONT)
+            # One that was stopped while it held the dispatch role is killed, so that the others go on.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
             before = sum(answered.values())
             watch.until(lambda before=before: errors or sum(answered.values()) > before + 20, "answers")
     finally:
