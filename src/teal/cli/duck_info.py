@@ -24,7 +24,9 @@ def command(duck: str | None, key_file: str | None, tcp: bool, as_json: bool) ->
         draw.emit(info)
         return
     vitals, budget = info["vitals"], info["budget"]
-    degrees = "unknown" if vitals["temperature"] is None else f"{vitals['temperature']:.1f} °C ({vitals['temperature_of']})"
+    degrees = (
+        "unknown" if vitals["temperature"] is None else f"{vitals['temperature']:.1f} °C ({vitals['temperature_of']})"
+    )
     mhz = "" if vitals["cpu_mhz"] is None else f", {vitals['cpu_mhz']:.0f} MHz"
     rows = {
         "duck": f"{info['address']}" + (f", {info['listening']}" if info["listening"] else ""),

@@ -33,8 +33,9 @@ def command(lan: bool, wait: float, duck: str | None, key_file: str | None, tcp:
                        right=("session", "cores", "process", "bytes", "input"))  # fmt: skip
     for one in sessions:
         named = draw.printable(one["name"] or one["program"][:16])
+        sizes = (draw.size(one["bytes"]), draw.size(one["ib_bytes"]))
         draw.row(table, str(one["session"]), named, draw.printable(one["owner"]), str(one["cores"]), str(one["pid"]),
-                 draw.size(one["bytes"]), draw.size(one["ib_bytes"]), one["state"], draw.lasted(one["seconds"]))  # fmt: skip
+                 *sizes, one["state"], draw.lasted(one["seconds"]))  # fmt: skip
     draw.console().print(table)
 
 

@@ -8,7 +8,9 @@ from teal.cli import draw, duck_options, options
 
 
 @click.command("ping", short_help="Round trips to a duck.")
-@click.option("-n", "count", default=5, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N", help="So many.")
+@click.option(
+    "-n", "count", default=5, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N", help="So many."
+)
 @duck_options.duck_options
 @options.json_option
 def command(count: int, duck: str | None, key_file: str | None, tcp: bool, as_json: bool) -> None:
@@ -26,5 +28,7 @@ def command(count: int, duck: str | None, key_file: str | None, tcp: bool, as_js
     if as_json:
         draw.emit({"duck": address, "count": count, "min_us": took[0], "p50_us": p50, "max_us": took[-1]})
         return
-    click.echo(f"{draw.printable(address)}: {count} round trips, min {draw.micros(took[0])}, p50 {draw.micros(p50)}, max "
-               f"{draw.micros(took[-1])}")  # fmt: skip
+    shown = ", ".join(
+        f"{name} {draw.micros(value)}" for name, value in (("min", took[0]), ("p50", p50), ("max", took[-1]))
+    )
+    click.echo(f"{draw.printable(address)}: {count} round trips, {shown}")

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @click.option("--ib", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Its input buffer.")
 @click.option("--ob", default="1M", show_default=True, callback=options.nbytes, metavar="SIZE", help="Output buffer.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Then it is ended.")
-@click.option("--calls", default=1, show_default=True, type=click.IntRange(1), metavar="N", help="So often; last answer.")
+@click.option(
+    "--calls", default=1, show_default=True, type=click.IntRange(1), metavar="N", help="So often; last answer."
+)
 @duck_options.duck_options
 @options.json_option
 def command(

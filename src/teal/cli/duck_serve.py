@@ -1,8 +1,8 @@
 """`teal duck serve`: a duck in the foreground.
 
 Theory of operation: teal.duck.Server has threads of its own; this one waits for a signal or for `teal duck stop`. What
-runs when it comes is ended: a duck has nothing to drain, as calls are answered in microseconds and a client hears of the
-end of a long one.
+runs when it comes is ended: a duck has nothing to drain, as calls take microseconds and a client hears of the end of a
+long one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ import os
 import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import click
 
 from teal.cli import draw, options
+from teal.errors import KernelFailed
+
+if TYPE_CHECKING:
+    from teal.duck.discovery import Announcement
+    from teal.duck.server import Server
 
 log = logging.getLogger("teal.duck")
 
@@ -31,7 +37,9 @@ log = logging.getLogger("teal.duck")
 @click.option("--cache", metavar="DIR|none", help="Where programs and data are kept [default: ~/.cache/teal/ducks]")
 @click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm", "inline"]),
               help="What programs run in.")  # fmt: skip
-@click.option("--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready.")
+@click.option(
+    "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."
+)
 @click.option("--no-direct", is_flag=True, help="Calls of other machines go through the duck's own loop.")
 @click.option("--announce", is_flag=True, help="Let `teal duck ls --lan` find it (needs the extra: discovery).")
 @click.option("--selftest", is_flag=True, help="Run the self-test first, and refuse to serve if it fails.")
@@ -90,7 +98,9 @@ def command(
             _check(server)
         announced = _announce(server) if announce else None
         if as_json:
-            draw.emit({"address": server.address, "listening": server.listening, "pid": os.getpid(), "sandbox": sandbox})
+            draw.emit(
+                {"address": server.address, "listening": server.listening, "pid": os.getpid(), "sandbox": sandbox}
+            )
         else:
             more = f" and at {server.listening}" if server.listening else ""
             click.echo(f"duck {server.address}{more} is ready: process {os.getpid()}, sandbox {sandbox}")
@@ -99,3 +109,21 @@ def command(
             pass
         if announced is not None:
             announced.close()
+
+
+def _check(server: Server) -> None:
+    """Raises KernelFailed when a program of the self-test does not run as it should."""
+    from teal.duck.selftest import selftest
+
+    results = selftest(server)
+    for one in results:
+        log.info("self-test: %-8s %s: %s", one.outcome, one.name, one.detail)
+    failed = [one.name for one in results if one.outcome == "FAIL"]
+    if failed:
+        raise KernelFailed(f"self-test: {', '.join(failed)} failed; `teal duck selftest` says more")
+
+
+def _announce(server: Server) -> Announcement:
+    from teal.duck.discovery import Announcement
+
+    return Announcement(server)

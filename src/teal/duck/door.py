@@ -43,7 +43,9 @@ class Door:
         try:
             self._socket = addresses.listen(address)
         except Busy as error:
-            raise Busy(str(error).replace("a host listens", "a duck listens").replace("teal.connect()", "teal.Duck()")) from None
+            raise Busy(
+                str(error).replace("a host listens", "a duck listens").replace("teal.connect()", "teal.Duck()")
+            ) from None
         self._socket.setblocking(True)
         self._closed = False
         self._accepting = threading.Thread(target=self._accept, name="teal-duck-door", daemon=True)

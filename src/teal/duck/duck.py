@@ -3,8 +3,8 @@
     with teal.Duck() as duck, duck.open("prog.elf") as session:
         answer = session.call(b"arguments")
 
-Theory of operation: the client hashes what it sends (programs, input buffers) and asks the duck first whether it has it;
-so a program or a blob crosses the wire once. On one machine nothing crosses anything: descriptors do.
+Theory of operation: the client hashes what it sends (programs, input buffers) and asks the duck first whether it has
+it; so a program or a blob crosses the wire once. On one machine nothing crosses anything: descriptors do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from teal.host import argument
 from teal.host.duration import nanoseconds
 
 _SELF_TEST_S = 120.0
-_MOST_ARGS_WITHOUT_ASKING = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Duck:
             raise InvalidArgument(f"{transport!r}, expected udp or tcp", path="$.transport")
         self._pid = os.getpid()
         self._segments = Segments()
-        self._hashed: dict[tuple[int, int, int, int], str] = {}  # (device, inode, mtime, size): SHA-256
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._once = 0
         self._link: Link
@@ -75,7 +73,9 @@ class Duck:
             self._link = Far(address, secret, transport, argument.seconds(timeout, "$.timeout"))
         else:
             if key is not None or key_file is not None:
-                raise InvalidArgument("a duck on this machine knows its user and takes no key; leave it out", path="$.key")
+                raise InvalidArgument(
+                    "a duck on this machine knows its user and takes no key; leave it out", path="$.key"
+                )
             self._link = Near(_near_address(address), argument.seconds(timeout, "$.timeout"))
 
     @property
@@ -175,7 +175,9 @@ class Duck:
         try:
             return blobs.from_bytes(memoryview(x).cast("B"))
         except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"{type(x).__name__}: {error}; expected a packed array, bytes or a path", path="$.x") from None
+            raise InvalidArgument(
+                f"{type(x).__name__}: {error}; expected a packed array, bytes or a path", path="$.x"
+            ) from None
 
     # ---- input buffers -----------------------------------------------------------------------------------------------
 
@@ -189,28 +191,28 @@ class Duck:
                 return place
         return "copy"
 
-    def _map(self, session: int, what: Any, x: Any) -> int:
+    def _map(self, order: messages.Map, what: Any, x: Any) -> int:
         """Returns the bytes that were copied."""
-        if what is None:
-            self._link.map(messages.Map(session), None)
-            return 0
-        if isinstance(what, Blob):
-            self._link.map(messages.Map(session, what.digest, nbytes=what.nbytes), None)
-            return 0
+        copied, fd, mine = 0, None, None
         if isinstance(what, Place):
-            self._link.map(messages.Map(session, None, what.segment, what.nbytes), what.fd)
-            return 0
-        if not self._link.near or isinstance(x, (str, os.PathLike)):  # worth keeping, under its digest
-            put = self.put(x)
-            self._link.map(messages.Map(session, put.digest, nbytes=put.nbytes), None)
-            return put.nbytes
-        blob = self._data(x)
+            order.segment, order.nbytes, fd = what.segment, what.nbytes, what.fd
+        elif what is not None and not isinstance(what, Blob):
+            if self._link.near and not isinstance(x, (str, os.PathLike)):
+                mine = self._data(x)
+                self._once += 1
+                order.segment, order.once = 1 << 30 | self._once % (1 << 30), True
+                order.nbytes, fd, copied = mine.nbytes, mine.fd, mine.nbytes
+            else:  # worth keeping, under its digest
+                what = self.put(x)
+                copied = what.nbytes
+        if isinstance(what, Blob):
+            order.digest, order.nbytes = what.digest, what.nbytes
         try:
-            self._once += 1
-            self._link.map(messages.Map(session, None, 1 << 30 | self._once % (1 << 30), blob.nbytes, True), blob.fd)
+            self._link.map(order, fd)
         finally:
-            blob.close()
-        return blob.nbytes
+            if mine is not None:
+                mine.close()
+        return copied
 
     # ---- judged runs -------------------------------------------------------------------------------------------------
 
@@ -237,7 +239,12 @@ class Duck:
         given = None if stdin is None else self.put(stdin).digest
         limit = nanoseconds(time, "$.time")
         order = messages.Judge(
-            blob.digest, limit, _size(memory, 1 << 16, 1 << 40, "$.memory"), given, _size(output, 1, 1 << 25, "$.output"), abi
+            blob.digest,
+            limit,
+            _size(memory, 1 << 16, 1 << 40, "$.memory"),
+            given,
+            _size(output, 1, 1 << 25, "$.output"),
+            abi,
         )
         found: dict[str, Any] = self._link.ask(order, timeout=30.0 + limit / 1e9 * 3)
         return found
@@ -262,7 +269,7 @@ class Duck:
         return int(at), str(text), int(after)
 
     def selftest(self) -> list[Mapping[str, Any]]:
-        """Runs real programs in each of its back ends. One row each: name, outcome (PASS, FAIL, CAUTION), detail, fix."""
+        """Runs real programs in each of its back ends. Rows of name, outcome (PASS, FAIL, CAUTION), detail, fix."""
         found: list[Mapping[str, Any]] = self._link.ask(messages.SelfTest(), timeout=_SELF_TEST_S)
         return found
 

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from teal.errors import Cancelled, Closed, TealError
 from teal.host.duration import nanoseconds
@@ -58,7 +58,9 @@ class DuckFuture:
             if self._outcome is not None:
                 return
             if self._line.generation != self._number:
-                self._outcome = Closed("a later call of the session has written over this answer; take each before the next")
+                self._outcome = Closed(
+                    "a later call of the session has written over this answer; take each before the next"
+                )
                 return
             try:
                 self._outcome = self._line.answer()
@@ -124,7 +126,7 @@ class DuckFuture:
 class _Listener:
     """A session's thread that waits for calls which somebody wants to hear of; made when the first one does."""
 
-    _all: weakref.WeakKeyDictionary[Session, _Listener] = weakref.WeakKeyDictionary()
+    _all: ClassVar[weakref.WeakKeyDictionary[Session, _Listener]] = weakref.WeakKeyDictionary()
     _making = threading.Lock()
 
     def __init__(self) -> None:

@@ -14,7 +14,9 @@ ABIS = ("linux", "duckinfo")
 MOST_OUTPUT = 32 << 20  # of stdout and stderr each, that travel with the record
 
 
-def judged(yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None) -> dict[str, Any]:
+def judged(
+    yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None
+) -> dict[str, Any]:
     """The record, with what was written. Raises InvalidArgument; what the program does is in the record."""
     if order.abi not in ABIS:
         raise InvalidArgument(f"{order.abi[:40]!r}, expected one of {ABIS}", path="$.abi")

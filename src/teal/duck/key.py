@@ -45,7 +45,7 @@ def read_key(file: str | os.PathLike[str]) -> bytes:
             raise InvalidArgument(f"key file {path} is not a regular file")
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o077:
             raise InvalidArgument(
-                f"key file {path} has mode {status.st_mode & 0o777:04o} and belongs to user {status.st_uid}; others may "
-                f"not read it: chmod 600 {path}"
+                f"key file {path} has mode {status.st_mode & 0o777:04o} and belongs to user {status.st_uid}; "
+                f"others may not read it: chmod 600 {path}"
             )
         return key_from(opened.read(_MOST).decode("ascii", "replace"), "$.key_file")

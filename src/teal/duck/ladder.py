@@ -58,6 +58,6 @@ def choose(available: int, reserve: int = RESERVE) -> Budget:
         if rung.whole + reserve <= available:
             return rung
     raise QuotaExceeded(
-        f"{available} bytes of memory can be had, and a duck takes {RUNGS[-1].whole} beside {reserve} kept for programs; "
-        "free some, or give --memory and --reserve"
+        f"{available} bytes of memory can be had, and a duck takes {RUNGS[-1].whole} beside {reserve} kept for "
+        "programs; free some, or give --memory and --reserve"
     )

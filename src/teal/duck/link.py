@@ -71,8 +71,8 @@ class Near:
         try:
             self.socket, self.address = addresses.connect(address, timeout)
         except NotFound as error:
-            raise NotFound(str(error).replace("no host listens", "no duck listens").replace("the host at", "the duck at")
-                           .replace("`teal serve`, or embed a teal.Host()", "`teal duck serve`")) from None  # fmt: skip
+            words = str(error).replace("no host listens", "no duck listens").replace("the host at", "the duck at")
+            raise NotFound(words.replace("`teal serve`, or embed a teal.Host()", "`teal duck serve`")) from None
         self.sent_bytes = self.skipped_bytes = 0
         self._mailbox = Mailbox(self.socket)
         self._sending = threading.Lock()
@@ -84,7 +84,9 @@ class Near:
             body = self.ask(messages.Hello(messages.PROTOCOL, __version__, os.getpid()))
         except TimeoutError:
             self.socket.close()
-            raise PeerDied("duck", f"it took the connection at {self.address} and gave no answer in {timeout:g} s") from None
+            raise PeerDied(
+                "duck", f"it took the connection at {self.address} and gave no answer in {timeout:g} s"
+            ) from None
         except BaseException:
             self.socket.close()
             raise

@@ -72,6 +72,9 @@ class Map(Message, tag="map"):
     segment: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0  # the client's number for memory that it shares
     nbytes: Bytes = 0
     once: bool = False  # it will not be mapped again
+    gone: Annotated[list[int], Meta(max_length=1000)] = msgspec.field(
+        default_factory=list
+    )  # segments that the client has no more
 
 
 class Close(Message, tag="close"):

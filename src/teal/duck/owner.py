@@ -17,4 +17,5 @@ class Owner:
     here: bool = False  # on this machine: memory can be shared with it
     greeted: bool = False
     gone: bool = False
+    connection: int = 0  # its number in the network loop
     number: int = field(default_factory=lambda: next(_numbers))

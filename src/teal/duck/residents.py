@@ -1,8 +1,8 @@
 """The sessions of a duck: opened within its budget, owned by whoever opened them, gone with their owner.
 
 Theory of operation: a session costs its buffers, its arguments, what the program's pages take and what it may have
-beside them; all of it counts against the duck's budget from the moment it is asked for. Its program and its input buffer
-stay in the caches as long as it lives. Who vanishes loses all of its sessions at once, running or not.
+beside them; all of it counts against the duck's budget from the moment it is asked for. Its program and its input
+buffers stay in the caches as long as it lives. Who vanishes loses all of its sessions at once, running or not.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Residents:
                 raise QuotaExceeded(f"{len(self._sessions)} sessions are open, the most that a duck has; close some")
             if self._used + cost > self._budget:
                 raise QuotaExceeded(
-                    f"a session of {cost} bytes: sessions of this duck have {self._used} of {self._budget}; close some, "
-                    "ask for less (ob=, memory=), or give the duck more --memory"
+                    f"a session of {cost} bytes: sessions of this duck have {self._used} of {self._budget}; close "
+                    "some, ask for less (ob=, memory=), or give the duck more --memory"
                 )
             self._used += cost
         return cost
@@ -158,6 +158,9 @@ class Residents:
     def map(self, owner: Owner, order: messages.Map, fd: int | None) -> None:
         """The input buffer from now on. Raises NotFound (send it), InvalidArgument, QuotaExceeded, PeerDied."""
         resident = self.find(owner, order.session)
+        for segment in order.gone:
+            if resident.box.has(_SHARED | segment):
+                resident.box.forget(_SHARED | segment)
         if order.digest is not None:
             self._map_blob(resident, order.digest)
         elif fd is not None:
@@ -224,7 +227,7 @@ class Residents:
         else:
             resident.box.close(_CLOSE_NS)
         self._take_log(resident)
-        fate, detail, words = resident.box.ending
+        _, detail, words = resident.box.ending
         log.info("session %d ended: %s%s", resident.number, words, f" ({detail})" if detail else "")
         self._programs.release(resident.program)
         for blob in resident.blobs.values():
@@ -243,7 +246,9 @@ class Residents:
     def _take_log(self, resident: Resident) -> None:
         text, start = resident.box.log(resident.logged, _LOG_BYTES)
         if start > resident.logged:
-            self._journal.write("program", f"session {resident.number}: {start - resident.logged} bytes were written over")
+            self._journal.write(
+                "program", f"session {resident.number}: {start - resident.logged} bytes were written over"
+            )
         resident.logged = start + len(text)
         for line in text.decode("utf-8", "replace").splitlines()[-_LINES:]:
             self._journal.write("program", f"session {resident.number}: {line}")
@@ -254,21 +259,33 @@ class Residents:
             sessions = list(self._sessions.values())
         return [
             {
-                "session": one.number, "name": one.order.name, "program": one.program.digest, "owner": one.owner.label,
-                "cores": one.order.cores, "pid": one.box.facts["box_pid"], "bytes": one.cost, "ob_bytes": one.order.ob,
-                "ib_bytes": one.ib_bytes, "maps": one.maps, "state": one.box.ending[2], "seconds": time.time() - one.opened,
+                "session": one.number,
+                "name": one.order.name,
+                "program": one.program.digest,
+                "owner": one.owner.label,
+                "cores": one.order.cores,
+                "pid": one.box.facts["box_pid"],
+                "bytes": one.cost,
+                "ob_bytes": one.order.ob,
+                "ib_bytes": one.ib_bytes,
+                "maps": one.maps,
+                "state": one.box.ending[2],
+                "seconds": time.time() - one.opened,
             }
             for one in sessions
-        ]  # fmt: skip
+        ]
 
-    @property
-    def used(self) -> int:
+    def numbers(self) -> dict[str, int]:
+        """Counters; bytes: of what is open, and of the budget."""
         with self._guard:
-            return self._used
-
-    @property
-    def budget(self) -> int:
-        return self._budget
+            return {
+                "open": len(self._sessions),
+                "opened": self.opened,
+                "ended": self.ended,
+                "refused": self.refused,
+                "bytes": self._used,
+                "most_bytes": self._budget,
+            }
 
 
 def _key_of(digest: str) -> int:

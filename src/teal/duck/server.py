@@ -39,7 +39,7 @@ from teal.duck.owner import Owner
 from teal.duck.residents import Residents
 from teal.duck.shelf import Shelf
 from teal.duck.vitals import vitals
-from teal.errors import InvalidArgument, InternalError, NotFound, VersionMismatch
+from teal.errors import InternalError, InvalidArgument, NotFound, VersionMismatch
 from teal.host import argument, wire
 from teal.host.cache import default_folder
 from teal.host.duration import nanoseconds
@@ -69,7 +69,8 @@ class Server:
     other machines as well, over UDP and TCP; beyond loopback only with ``key`` (64 hexadecimal digits) or ``key_file``.
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
-    data; None: the user's own; False: in memory only. ``sandbox``: process, kvm or inline. ``spares``: boxes kept ready.
+    data; None: the user's own; False: in memory only. ``sandbox``: process, kvm or inline. ``spares``: boxes kept
+    ready.
     Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
     """
 
@@ -115,7 +116,9 @@ class Server:
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
         try:
             self._yard = _core.DuckYard(box_program(), spares)
-            self.residents = Residents(self._yard, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal)
+            self.residents = Residents(
+                self._yard, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
+            )
             self._door = Door(address, self.obey, self.gone)
         except BaseException:
             self._close_quietly()
@@ -344,9 +347,7 @@ class Server:
         return {
             "uptime": time.monotonic() - self._began,
             "clients": self._door.clients + (0 if self._gate is None else self._gate.clients),
-            "sessions": {"open": len(self.residents.rows()), "opened": self.residents.opened, "ended": self.residents.ended,
-                         "refused": self.residents.refused, "bytes": self.residents.used,
-                         "most_bytes": self.residents.budget},
+            "sessions": self.residents.numbers(),
             "programs": asdict(self.programs.numbers()),
             "data": asdict(self.data.numbers()),
             "yard": self._yard.statistics(),
@@ -360,7 +361,7 @@ def _budget(memory: int | None, reserve: int) -> Budget:
     return choose(argument.whole(memory, 1, _FILE_SHARE, "$.memory"), 0)
 
 
-def _folder(cache: str | os.PathLike[str] | bool | None) -> Path | None | bool:
+def _folder(cache: str | os.PathLike[str] | bool | None) -> Path | bool | None:
     if cache is False:
         return False
     if cache is None or cache is True:
@@ -369,7 +370,7 @@ def _folder(cache: str | os.PathLike[str] | bool | None) -> Path | None | bool:
     return Path(cache)
 
 
-def _shelf(folder: Path | None | bool, kind: str) -> Shelf:
+def _shelf(folder: Path | bool | None, kind: str) -> Shelf:
     if isinstance(folder, bool):
         return Shelf(None, wanted=False)
     return Shelf(None if folder is None else folder / kind)

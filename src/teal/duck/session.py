@@ -6,8 +6,8 @@ daemon has no part in it. One call is out at a time. What a call returns is a vi
 which the next call writes over: a loop pays for no copy, and who wants to keep an answer copies it.
 
 When the program dies, the call that was running says so, once. Its state went with it. The next call opens the program
-anew (``restart=False``: it raises), with the same input buffer, and counts that in ``statistics().restarts``. No call is
-ever sent a second time.
+anew (``restart=False``: it raises), with the same input buffer, and counts that in ``statistics().restarts``. No call
+is ever sent a second time.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Session:
         self._closed = self._died = False
         self._calls = self._failed = self._restarts = self._given_up = 0
         self._maps = self._copies = self._copied = 0
+        self._gone = 0  # segments that the duck knows to be gone
         self.timeout_ns = order.timeout_ns
         self._open()
 
@@ -170,7 +171,7 @@ class Session:
                 self._give_up()
                 assert timeout_ns is not None
                 raise DeadlineExceeded(
-                    f"the program did not answer within {timeout_ns / 1e9:g} s; the call was given up, and may still run"
+                    f"no answer within {timeout_ns / 1e9:g} s; the call was given up, and the program may still run"
                 )
             return self._line.answer()
         except TealError as error:
@@ -218,7 +219,8 @@ class Session:
             return self
 
     def _map(self, x: Any, resolved: Any) -> None:
-        copied = self._duck._map(self.number, resolved, x)
+        gone, self._gone = self._duck._segments.gone(self._gone)
+        copied = self._duck._map(messages.Map(self.number, gone=gone), resolved, x)
         self._maps += 1
         self._copies += copied > 0
         self._copied += copied
@@ -243,6 +245,7 @@ class Session:
             busy = self._line.busy
             gone = self._died or self._line.over
             self._line.close()
+            self._blob.close()
         if not gone and os.getpid() == self._duck._pid:
             try:
                 self._duck._link.ask(messages.Close(self.number, kill=busy))

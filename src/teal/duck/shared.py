@@ -43,6 +43,8 @@ class Segments:
         self._guard = threading.RLock()  # guards all below; a tensor may be collected in any place
         self._segments: list[_Segment] = []  # by address
         self._last = 0
+        self._sizes: dict[tuple[int, int], int] = {}  # (segment, bytes): the number that boxes know it by
+        self._gone: list[int] = []
 
     def empty(self, dtype: str, shape: tuple[int, ...]) -> _core.Tensor:
         """A tensor of zeros in a segment of its own. Raises InvalidArgument, QuotaExceeded."""
@@ -72,13 +74,24 @@ class Segments:
             offset = address - segment.address
             if offset % blobs.PAGE or offset + nbytes > segment.held:
                 return None
-            return Place(segment.fd, offset, nbytes, segment.number)
+            number = self._sizes.get((segment.number, nbytes))
+            if number is None:
+                self._last += 1
+                number = self._sizes[segment.number, nbytes] = self._last
+            return Place(segment.fd, offset, nbytes, number)
+
+    def gone(self, known: int) -> tuple[list[int], int]:
+        """Numbers of what is no more, from the ``known``-th on, and how many there were in all."""
+        with self._guard:
+            return self._gone[known : known + 1000], min(len(self._gone), known + 1000)
 
     def _forget(self, number: int) -> None:
         with self._guard:
             for at, segment in enumerate(self._segments):
                 if segment.number == number:
                     del self._segments[at]
+                    for key in [key for key in self._sizes if key[0] == number]:
+                        self._gone.append(self._sizes.pop(key))
                     os.close(segment.fd)
                     return
 
