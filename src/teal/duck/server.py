@@ -59,7 +59,7 @@ _FILE_SHARE = 1 << 40
 
 def box_program() -> str:
     """The executable that boxes start as."""
-    return str(Path(__file__).parent / "bin" / "teal-box")
+    return str(Path(_core.__file__).parent / "duck" / "bin" / "teal-box")
 
 
 class Server:
