@@ -199,6 +199,7 @@ public:
     }
     std::byte* output() override { return mirror_->base; }
     void take_back() override { session_->cancel(seq_); }
+    bool ended() override { return over_; }
     bool over() override { return over_ || !remote_->alive(); }
     void close() override { over_ = true; }
     [[nodiscard]] bool near() const override { return false; }

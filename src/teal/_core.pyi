@@ -1654,7 +1654,12 @@ class DuckLine:
     def busy(self) -> bool: ...
 
     @property
-    def over(self) -> bool: ...
+    def ended(self) -> bool:
+        """The session is over, as far as can be told without asking."""
+
+    @property
+    def over(self) -> bool:
+        """The session is over, or its duck is gone."""
 
     @property
     def generation(self) -> int: ...

@@ -224,6 +224,7 @@ class Residents:
             resident.ends()
         if kill:
             resident.box.kill()
+            resident.box.wait_ended(_CLOSE_NS)
         else:
             resident.box.close(_CLOSE_NS)
         self._take_log(resident)

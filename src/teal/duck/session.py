@@ -151,7 +151,7 @@ class Session:
         """Raises Closed, Busy, or what opening the program anew raises."""
         if self._closed:
             raise Closed("the session is closed")
-        if self._died or self._line.over:
+        if self._died or self._line.ended:
             if not self._restart:
                 raise Closed("the session's program died, and restart=False; open another one")
             self._again()
