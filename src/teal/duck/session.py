@@ -213,8 +213,8 @@ class Session:
         with self._guard:
             self._ready()
             resolved = self._duck._resolved(x)
-            if resolved is not None and resolved == self._mapped_as and self._mapped is x:
-                return self
+            if resolved is not None and resolved != "copy" and resolved == self._mapped_as:
+                return self  # it is that memory already
             self._map(x, resolved)
             return self
 
