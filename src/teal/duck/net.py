@@ -62,17 +62,23 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def check_listen(listen: str, key: bytes | None) -> tuple[str, int]:
+    """HOST and PORT. Raises InvalidArgument: others could reach it, and there is no key."""
+    host, port = split_address(listen)
+    if key is None and not is_loopback(host):
+        raise InvalidArgument(
+            f"{listen} can be reached from other machines, and there is no key; make one with `teal duck key > "
+            "duck.key` and give it as --key-file",
+            path="$.key",
+        )
+    return host, port
+
+
 class Gate:
     """Open from the start."""
 
     def __init__(self, server: Server, listen: str, key: bytes | None, *, direct: bool) -> None:
-        host, port = split_address(listen)
-        if key is None and not is_loopback(host):
-            raise InvalidArgument(
-                f"{listen} can be reached from other machines, and there is no key; make one with `teal duck key > "
-                "duck.key` and give it as --key-file",
-                path="$.key",
-            )
+        host, port = check_listen(listen, key)
         self._server = server
         self.direct = direct
         at = f"[{host}]" if ":" in host else host
