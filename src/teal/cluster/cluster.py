@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +62,7 @@ def _connected(address: str) -> Iterator[Any]:
         yield ray
         return
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PeerDied("ray", f"no cluster answers at {address}: {str(error).splitlines()[0][:200]}") from None
     try:

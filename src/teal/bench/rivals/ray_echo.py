@@ -7,12 +7,15 @@ one.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
-import ray
+import ray as _ray
 
 from . import lane, work
+
+ray: Any = _ray  # its types do not know what its decorators make
 
 
 class Echo:
@@ -28,7 +31,7 @@ class Echo:
 def client(config: dict[str, Any]) -> lane.Contender:
     """config: core, server_core, folder."""
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
         object_store_memory=80 << 20, _node_ip_address="127.0.0.1",
     )  # fmt: skip
     actor = ray.remote(Echo).options(num_cpus=0).remote(config["server_core"])
