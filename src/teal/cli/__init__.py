@@ -24,6 +24,8 @@ _COMMANDS = {
     "trace": "trace",
     "sim": "sim",
     "stop": "stop",
+    "duck": "duck",
+    "judge": "judge",
     "tune": "tune",
     "doctor": "doctor",
     "bench": "bench",
