@@ -39,11 +39,11 @@ class Keeper:
         command += ["--listen", f"{self._host}:{port}", *options]
         descriptors: tuple[int, ...] = ()
         if key is not None:
-            reading, writing = os.pipe()
-            os.write(writing, key.encode())
-            os.close(writing)
-            command += ["--key-file", f"/proc/self/fd/{reading}"]
-            descriptors = (reading,)
+            kept = os.memfd_create("duck-key", 0)  # a file that nobody else can open
+            os.fchmod(kept, 0o600)
+            os.write(kept, key.encode())
+            command += ["--key-file", f"/proc/self/fd/{kept}"]
+            descriptors = (kept,)
         self._child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=descriptors
         )
