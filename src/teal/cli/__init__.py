@@ -30,6 +30,7 @@ _COMMANDS = {
     "doctor": "doctor",
     "bench": "bench",
     "link": "link",
+    "cluster": "cluster",
     "demo": "demo",
     "config": "config",
     "version": "version",
