@@ -52,7 +52,7 @@ def far(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Callable[[], t
     with server:
         assert server.listening is not None
         address = server.listening
-        yield server, lambda: teal.Duck(address, key=key, transport=transport)
+        yield server, lambda: teal.Duck(address, key=key, tcp=transport == "tcp")
 
 
 Far = tuple[Server, Callable[[], teal.Duck]]

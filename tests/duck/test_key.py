@@ -66,6 +66,3 @@ def test_one_key_is_enough(tmp_path: Path) -> None:
             make(key="0" * 64, key_file=tmp_path / "x")
     with pytest.raises(teal.InvalidArgument, match="takes no key"):
         teal.Duck("somebody", key="0" * 64)
-    with pytest.raises(teal.InvalidArgument) as caught:
-        teal.Duck("127.0.0.1:1", transport="pigeon")
-    assert caught.value.path == "$.transport"
