@@ -38,7 +38,7 @@ def test_a_blob_is_sealed_and_known_by_its_hash(tmp_path: Path) -> None:
     for one in (made(data), blob.from_file(fd)):
         assert one.digest == hashlib.sha256(data).hexdigest()
         assert (one.nbytes, one.held) == (10_000, 12_288)
-        assert os.pread(one.fd, 20_000, 0) == data + bytes(2288)
+        assert os.pread(one.fd, 20_000, 0) == data
         with pytest.raises(OSError, match="not permitted"):
             os.pwrite(one.fd, b"x", 0)
         one.close()
