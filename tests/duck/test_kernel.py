@@ -87,8 +87,8 @@ def test_answers_that_do_not_suit(host: teal.Host, program: Path) -> None:
     [
         ({"options": {"inputs": "x float32"}}, "NAME:DTYPE"),
         ({"options": {"inputs": "x:float99[2]"}}, "float99"),
-        ({"options": {"outputs": "y:float32[m]"}}, "extent of no input"),
-        ({"options": {"outputs": "y:float32[?,?]"}}, "may be open"),
+        ({"options": {"outputs": "y:float32[m]"}}, "expected an extent of an input"),
+        ({"options": {"outputs": "y:float32[?,?]"}}, "expected at most 1"),
         ({"options": {"colour": "red"}}, "no such option"),
         ({"options": {"ob": "much"}}, "a size"),
         ({"threads": 2}, "option cores"),

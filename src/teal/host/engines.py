@@ -46,7 +46,9 @@ def check(load: wire.Load, kind: str) -> None:
             path="$.sealed",
         )
     if kind == "elf" and load.threads is not None:
-        raise InvalidArgument("a program has no threads of an engine; give the option cores", path="$.threads")
+        raise InvalidArgument(
+            f"{load.threads}: a program has no threads of an engine; give the option cores", path="$.threads"
+        )
     if _EXTERNAL_DATA in load.options:
         raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")
 

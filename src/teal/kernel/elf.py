@@ -80,7 +80,7 @@ class ElfKernel:
 
     def __init__(self, source: Source) -> None:
         if source.fd is None:
-            raise InvalidArgument("a program needs its file", path="$.source")
+            raise InvalidArgument(f"program {source.shown[:200]} needs its file", path="$.source")
         said = self._settings(source)
         self.inputs = _specs(said.inputs or {"args": ("uint8", ["n"])}, "inputs")
         self.outputs = _specs(said.outputs or {"ob": ("uint8", [None])}, "outputs")
@@ -132,7 +132,11 @@ class ElfKernel:
     def _buffer(self, source: Source, name: str) -> Path:
         """The input buffer's file: beside the program, or wherever the host's owner says."""
         if not source.trusted:
-            raise InvalidArgument("a file of the host is read for the host's own user alone", path="$.options.ib")
+            raise InvalidArgument(
+                f"{name[:200]!r} is a file of the host, which only its own user may give; ask the host's owner to load "
+                "it",
+                path="$.options.ib",
+            )
         path = Path(os.path.dirname(source.reference), name)
         if not path.is_file():
             raise NotFound(f"{path}: no such file, of the program's input buffer (ib)")
@@ -146,9 +150,11 @@ class ElfKernel:
                 if extent is None:
                     open_ones += 1
                 elif isinstance(extent, str) and extent not in known:
-                    raise InvalidArgument(f"{extent!r} is an extent of no input", path=f"$.outputs[{i}].shape")
+                    raise InvalidArgument(
+                        f"{extent!r}, expected an extent of an input: {sorted(known)}", path=f"$.outputs[{i}].shape"
+                    )
         if open_ones > 1:
-            raise InvalidArgument("one extent of the outputs may be open, and no more", path="$.outputs")
+            raise InvalidArgument(f"{open_ones} extents of the outputs are open, expected at most 1", path="$.outputs")
 
     def bind(self, slot: WorkerSlot) -> Callable[[], Outcome]:
         extents = check_inputs(self.inputs, slot)
@@ -228,7 +234,7 @@ def _specs(tensors: Mapping[str, tuple[str, list[int | str | None]]], side: str)
     for name, (dtype, shape) in tensors.items():
         path = f"$.{side}[{name!r}]"
         if dtype == "BYTES":
-            raise InvalidArgument("programs take numbers; give text as uint8", path=path)
+            raise InvalidArgument(f"{dtype}: programs take numbers; give text as uint8", path=path)
         try:
             dtype_size(dtype)
         except InvalidArgument as error:
