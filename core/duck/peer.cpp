@@ -77,7 +77,7 @@ void Desk::go_on() {
 void Desk::polled(std::uint64_t seq) {
     if (seq >= next_ || (running_ && seq == next_ - 1)) return;  // it will be answered
     Record& record = records_[seq % kept];
-    if (record.seq != seq || !record.answered) return say(seq, Outcome::forgotten, 0);
+    if (record.seq != seq || !record.answered) return say(seq, Outcome::forgotten, 0);  // an old question that was long on its way
     if (!record.small) return;  // a long one is on its way, and arrives
     ++figures_.calls_repeated;
     record.small = record.bytes.size() <= connection_.answer_room();  // packets may have become shorter
