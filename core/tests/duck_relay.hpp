@@ -54,7 +54,12 @@ public:
     }
     void busy(Desk& desk) override { running.push_back(&desk); }
     Blobs& blobs() override { return blobs_; }
-    void blob_whole(Blob&& blob) override { whole.push_back(blob.digest()); }
+    void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) override { blob->hash_to(prefix); }
+    void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) override {
+        const bool good = blob->finish();
+        if (good) whole.push_back(blob->digest());
+        peer.blob_finished(transfer, good);
+    }
     NetFigures& figures() override { return figures_; }
     std::vector<std::pair<std::uint64_t, std::vector<std::byte>>> messages;
     std::vector<Desk*> running;
