@@ -115,6 +115,19 @@ def test_with_cancel_kill_a_call_that_is_given_up_ends_the_program(duck: teal.Du
         until(lambda: not alive(pid), "the box has ended")
 
 
+def test_what_dies_gives_its_memory_back(server: Server, program: Path) -> None:
+    with server.connect() as duck:
+        sessions = [duck.open(program) for _ in range(3)]
+        for session in sessions:
+            with pytest.raises(teal.PeerDied):
+                session.call(b"x")
+        until(lambda: server.residents.numbers()["bytes"] == 0, "nothing is kept for the dead")
+        assert number(sessions[0].call(b"c")) == 1
+        for session in sessions:
+            session.close()
+        assert server.residents.numbers()["bytes"] == 0
+
+
 def test_closing_ends_the_box(duck: teal.Duck, program: Path) -> None:
     session = duck.open(program)
     pid = session.pid

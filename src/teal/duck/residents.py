@@ -242,6 +242,15 @@ class Residents:
 
     # ---- what there is -------------------------------------------------------------------------------------------
 
+    def reap(self) -> None:
+        """Gives back what sessions have whose program has ended.
+
+        Clients here have its fate mapped; those elsewhere are told when they ask next, or leave.
+        """
+        with self._guard:
+            ended = [one for one in self._sessions.values() if one.owner.here and one.box.ending[0] != 0]
+        self._remove(ended, kill=True)
+
     def take_logs(self) -> None:
         """What programs have said since goes to the journal."""
         with self._guard:

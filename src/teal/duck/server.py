@@ -194,6 +194,7 @@ class Server:
     def _tick(self) -> None:
         while not self.stopped.wait(_TICK_S):
             self.residents.take_logs()
+            self.residents.reap()
             now = time.monotonic()
             with self._guard:
                 late = [digest for digest, (since, _) in self._arrived.items() if now - since > _ARRIVED_S]
