@@ -52,7 +52,8 @@ public:
         return false;
     }
     std::byte* output() override { return caller_.output(); }
-    bool over() override { return caller_.ending().fate != box::Fate::running || duck_gone(); }
+    bool ended() override { return caller_.ending().fate != box::Fate::running; }
+    bool over() override { return ended() || duck_gone(); }
     void close() override { socket_ = -1; }
     [[nodiscard]] bool near() const override { return true; }
 
@@ -305,7 +306,8 @@ void bind_duck_line(nb::module_& m) {
                 return false;
             }
         })
-        .def_prop_ro("over", [](DuckLine& l) { return l.closed || l.line->over(); })
+        .def_prop_ro("ended", [](DuckLine& l) { return l.closed || l.line->ended(); }, "The session is over, as far as can be told without asking.")
+        .def_prop_ro("over", [](DuckLine& l) { return l.closed || l.line->over(); }, "The session is over, or its duck is gone.")
         .def_ro("generation", &DuckLine::generation)
         .def_ro("prepared_calls", &DuckLine::prepared_calls)
         .def_prop_ro("last_program_ns", [](const DuckLine& l) { return l.end.program_ns; });

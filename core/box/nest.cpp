@@ -20,6 +20,8 @@
 namespace teal::box {
 namespace {
 
+constexpr std::uint64_t fuse_tick_ns = 4'000'000;    // less than the slack of a fuse
+constexpr std::uint64_t fuse_rest_ns = 200'000'000;  // for so long after a run it goes on looking: the next one need not wake it
 constexpr std::uint64_t least_tick_ns = 1'000'000;
 constexpr std::uint64_t witness_ns = 500'000'000;   // how long an ended box may go unreported
 
@@ -37,6 +39,34 @@ std::uint32_t pid_of(int pidfd) noexcept {
         if (std::strncmp(line, "Pid:", 4) == 0) pid = std::strtol(line + 4, nullptr, 10);
     std::fclose(file);
     return pid > 0 ? static_cast<std::uint32_t>(pid) : 0;
+}
+
+Descriptor open_pages(std::uint32_t pid) noexcept {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%u/pagemap", pid);
+    return Descriptor(::open(path, O_RDONLY | O_CLOEXEC));
+}
+
+std::shared_ptr<const BoxMemory> read_memory(std::uint32_t pid) {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%u/maps", pid);
+    std::FILE* file = std::fopen(path, "re");
+    if (file == nullptr) return nullptr;
+    auto memory = std::make_shared<BoxMemory>();
+    char line[512];
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+        char* end = nullptr;
+        const std::uint64_t first = std::strtoull(line, &end, 16);
+        if (*end == '-') memory->ranges.emplace_back(first, std::strtoull(end + 1, nullptr, 16));
+    }
+    std::fclose(file);
+    return memory;
+}
+
+std::uint64_t cpu_ns(std::int32_t clock) noexcept {
+    timespec used{};
+    if (::clock_gettime(clock, &used) != 0) return 0;
+    return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(used.tv_nsec);
 }
 
 int spawn(const YardOptions& options, int socket, pid_t& pid) {
@@ -142,12 +172,18 @@ Spare Yard::State::take(BoxKind kind, std::uint64_t limit_ns) {
     Spare box = std::move(spares[at].front());
     spares[at].pop_front();
     ++counts.boxes_used;
-    while (spares[at].size() + asked[at] < wanted[at]) {
+    // The next one is made at once for a session, which is there to stay; for a run when it is over, so that they do not share the cores.
+    if (kind == BoxKind::resident) replace(kind);
+    return box;
+}
+
+void Yard::State::replace(BoxKind kind) {
+    const auto at = static_cast<std::uint32_t>(kind);
+    while (!closed && spares[at].size() + asked[at] < wanted[at]) {
         const std::uint32_t before = asked[at];
         ask(kind);
         if (asked[at] == before) break;
     }
-    return box;
 }
 
 void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descriptor socket) {
@@ -168,8 +204,15 @@ void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descripto
         if (session) session->finish(message.status, false);
         return;
     }
-    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket)};
+    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket), {}};
+    std::shared_ptr<const BoxMemory> seen;
+    if (message.kind != BoxKind::resident && made.pid != 0) {
+        made.pages = open_pages(made.pid);
+        seen = memory;   // only this thread writes it
+        if (!seen) seen = read_memory(made.pid);
+    }
     const std::lock_guard lock(mutex);
+    if (seen) memory = seen;
     if (asked[at] > 0) --asked[at];
     if (message.word == ZygoteWord::made && made.pidfd && made.socket) {
         ++counts.boxes_made;
@@ -189,6 +232,7 @@ void Yard::State::zygote_gone() {
         orphans.swap(sessions);
         zygote.reset();
         pid = std::exchange(zygote_pid, 0);
+        memory.reset();
         for (auto& kind : spares) kind.clear();
         for (auto& count : asked) count = 0;
     }
@@ -234,6 +278,18 @@ void Yard::State::tick(std::uint64_t now) noexcept {
     }
 }
 
+std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
+    const std::lock_guard lock(mutex);
+    for (const auto& fuse : fuses) {
+        if (fuse->blown.load(std::memory_order_relaxed) || (cpu_ns(fuse->clock) < fuse->cpu_end && now < fuse->wall_end)) continue;
+        fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
+        ::syscall(SYS_pidfd_send_signal, fuse->pidfd, SIGKILL, nullptr, 0);
+    }
+    if (!fuses.empty()) looks_until = now + fuse_rest_ns;
+    if (now >= looks_until) looks_until = 0;
+    return looks_until == 0 ? 0 : fuse_tick_ns;
+}
+
 void Yard::State::run() noexcept {
     bool up = start_zygote();
     {
@@ -252,9 +308,11 @@ void Yard::State::run() noexcept {
             if (!sessions.empty()) period = std::max(options.tick_ns, least_tick_ns);
         }
         std::uint64_t now = now_ns();
-        const std::uint64_t pause = period == 0 ? 0 : now >= next_tick ? 0 : next_tick - now;
+        std::uint64_t pause = period == 0 ? 0 : now >= next_tick ? 0 : next_tick - now;
+        const std::uint64_t fuse = burn(now);
+        if (fuse != 0) pause = period == 0 ? fuse : std::min(fuse, pause);
         const timespec nap{static_cast<time_t>(pause / 1'000'000'000), static_cast<long>(pause % 1'000'000'000)};
-        ::ppoll(both, 2, period == 0 ? nullptr : &nap, nullptr);
+        ::ppoll(both, 2, period == 0 && fuse == 0 ? nullptr : &nap, nullptr);
         if ((both[0].revents & POLLIN) != 0) {
             std::uint64_t count = 0;
             [[maybe_unused]] const ssize_t drained = ::read(wake.get(), &count, sizeof count);

@@ -13,8 +13,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <duck.h>
+
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <cstring>
 #if __has_include(<sys/rseq.h>)
 #include <sys/rseq.h>
@@ -49,10 +52,26 @@ struct CoreStart {
 } core_starts[most_cores];
 
 [[noreturn]] void give_up(BecomeStage where, long error, std::uint32_t index = 0) noexcept {
-    const BecameMessage said{message_magic, static_cast<std::int32_t>(error < 0 ? -error : error), static_cast<std::uint32_t>(where), index};
+    BecameMessage said{};
+    said.magic = message_magic;
+    said.status = static_cast<std::int32_t>(error < 0 ? -error : error);
+    said.where = static_cast<std::uint32_t>(where);
+    said.index = index;
     gate(SYS_sendto, box_socket, &said, sizeof said, MSG_NOSIGNAL, 0, 0);
     gate(SYS_exit_group, 70);
     __builtin_trap();
+}
+
+// The pages that start-up writes are copies by then, and not shared with the zygote: nothing of that is left for when somebody waits.
+void touch_pages() noexcept {
+    volatile std::byte here[3 * page];
+    for (std::uint64_t i = 0; i < sizeof here; i += page) here[i] = std::byte{};
+    for (std::uint64_t i = 0; i < 2 * page; i += page) const_cast<volatile std::byte&>(arrived[i]) = std::byte{};
+    volatile auto* kept = reinterpret_cast<volatile std::byte*>(&order);
+    for (std::uint64_t i = 0; i < 2 * page; i += page) kept[i] = std::byte{};
+    for (std::uint64_t i = 0; i < 2 * page; i += page) kept[offsetof(Received, stack) + i] = std::byte{};
+    const_cast<volatile int&>(descriptor_count) = 0;
+    touch_duck();
 }
 
 void receive() noexcept {
@@ -162,8 +181,6 @@ void set_limits() noexcept {
     set_limit(RLIMIT_AS, m.space_limit);
     set_limit(RLIMIT_FSIZE, m.file_limit);
     set_limit(RLIMIT_CPU, m.cpu_limit_s);
-    set_limit(RLIMIT_NOFILE, 16);
-    set_limit(RLIMIT_NPROC, 0);
 }
 
 void map_stacks() noexcept {
@@ -221,7 +238,7 @@ void make_threads() noexcept {
     constexpr unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS;
     for (std::uint32_t core = 1; core < m.cores; ++core) {
         core_starts[core] = {core, m.pin[core]};
-        const long result = teal_gate_thread(flags, reinterpret_cast<void*>(layout::stack_top(core)), reinterpret_cast<void*>(make_tls(core)),
+        const long result = gate_thread(flags, reinterpret_cast<void*>(layout::stack_top(core)), reinterpret_cast<void*>(make_tls(core)),
                                              begin_core, &core_starts[core]);
         if (result < 0) give_up(BecomeStage::threads, result, core);
     }
@@ -237,6 +254,40 @@ void forget_libc() noexcept {
 #endif
 }
 
+std::uint64_t ns_of(const timeval& time) noexcept {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(time.tv_usec) * 1000u;
+}
+
+// A run's counting begins here. The program has not run yet, so the yard may believe this.
+void say_running() noexcept {
+    BecameMessage said{};
+    said.magic = message_magic;
+    rusage used{};
+    timespec cpu{};
+    gate(SYS_getrusage, RUSAGE_SELF, &used);
+    gate(SYS_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    said.cpu_ns = static_cast<std::uint64_t>(cpu.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(cpu.tv_nsec);
+    said.user_ns = ns_of(used.ru_utime);
+    said.system_ns = ns_of(used.ru_stime);
+    said.voluntary_switches = static_cast<std::uint64_t>(used.ru_nvcsw);
+    said.involuntary_switches = static_cast<std::uint64_t>(used.ru_nivcsw);
+    said.minor_faults = static_cast<std::uint64_t>(used.ru_minflt);
+    said.major_faults = static_cast<std::uint64_t>(used.ru_majflt);
+    said.ticks = duck_ticks();
+    if (gate(SYS_sendto, box_socket, &said, sizeof said, MSG_NOSIGNAL, 0, 0) < 0) gate(SYS_exit_group, 70);
+}
+
+// A write beyond the limit of a run's output is cut, and no reason to die.
+void ignore_file_limit() noexcept {
+    struct {
+        void (*action)(int);
+        unsigned long flags;
+        void (*restorer)();
+        unsigned long mask;
+    } ignore{SIG_IGN, 0, nullptr, 0};
+    gate(SYS_rt_sigaction, SIGXFSZ, &ignore, 0, 8);
+}
+
 void set_thread_pointer(std::uint64_t pointer) noexcept {
 #if defined(__x86_64__)
     raw(SYS_arch_prctl, 0x1002 /* ARCH_SET_FS */, static_cast<long>(pointer));
@@ -248,6 +299,7 @@ void set_thread_pointer(std::uint64_t pointer) noexcept {
 }  // namespace
 
 void become(BoxKind kind) noexcept {
+    touch_pages();
     receive();
     const BecomeMessage& m = order.message;
     if (m.kind != kind) give_up(BecomeStage::message, EBADMSG, 3);
@@ -268,16 +320,13 @@ void become(BoxKind kind) noexcept {
         make_threads();
     }
     pin_here(m.pin[0]);
-    if (const long result = gate(SYS_close_range, box_socket + (kind == BoxKind::resident ? 1 : 0), ~0u, 0); result < 0 && kind == BoxKind::resident)
-        give_up(BecomeStage::descriptors, result);
     set_limits();
-    if (kind == BoxKind::resident) {
-        const BecameMessage said{message_magic, 0, static_cast<std::uint32_t>(BecomeStage::running), 0};
-        if (gate(SYS_sendto, box_socket, &said, sizeof said, MSG_NOSIGNAL, 0, 0) < 0) gate(SYS_exit_group, 70);
-    }
+    if (const long result = gate(SYS_close_range, box_socket + 1, ~0u, 0); result < 0) give_up(BecomeStage::descriptors, result);
+    if (kind != BoxKind::resident) ignore_file_limit();
+    say_running();   // the socket stays: a run has no call that could use it
     const std::uint64_t entry = m.entry, stack = end - m.stack_bytes, narrow = m.narrow;
     set_thread_pointer(thread_pointer);
-    if (raw(SYS_munmap, reinterpret_cast<long>(teal_gate_page), gate_bytes) != 0) __builtin_trap();
+    if (raw(SYS_munmap, static_cast<long>(gate_page), gate_bytes) != 0) __builtin_trap();
     teal_enter(entry, stack, narrow);
 }
 

@@ -34,7 +34,7 @@ log = logging.getLogger("teal.duck")
 
 _OPENED, _LOST, _MESSAGE, _BLOB = 1, 2, 3, 4
 _MOST_WAITING = 64  # messages of one client
-_PAUSE_MS = 500
+_PAUSE_MS = 100
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(messages.ClientMessage).decode
 
@@ -94,8 +94,8 @@ class Gate:
 
     def close(self) -> None:
         self._closed.set()
-        self._net.stop()
         self._reader.join()
+        self._net.close()
         for peer in self._peers.values():
             peer.waiting.put(None)
 

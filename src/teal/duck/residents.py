@@ -211,6 +211,12 @@ class Residents:
         self._remove(mine, kill=True)
         return len(mine)
 
+    def finish(self) -> None:
+        """Ends everything, and gives all memory back."""
+        self.close_all(None)
+        with self._guard:
+            self._ready.clear()
+
     def _remove(self, residents: list[Resident], *, kill: bool) -> None:
         for resident in residents:
             with self._guard:
@@ -224,6 +230,7 @@ class Residents:
             resident.ends()
         if kill:
             resident.box.kill()
+            resident.box.wait_ended(_CLOSE_NS)
         else:
             resident.box.close(_CLOSE_NS)
         self._take_log(resident)

@@ -167,7 +167,7 @@ class Server:
         if self._gate is not None:
             self._gate.close()
         self._ticking.join()
-        self.residents.close_all(None)
+        self.residents.finish()
         self._close_quietly()
         log.info("duck %s stopped", self.address)
         log.removeHandler(self.journal)

@@ -151,7 +151,7 @@ class Session:
         """Raises Closed, Busy, or what opening the program anew raises."""
         if self._closed:
             raise Closed("the session is closed")
-        if self._died or self._line.over:
+        if self._died or self._line.ended:
             if not self._restart:
                 raise Closed("the session's program died, and restart=False; open another one")
             self._again()
@@ -213,8 +213,8 @@ class Session:
         with self._guard:
             self._ready()
             resolved = self._duck._resolved(x)
-            if resolved is not None and resolved == self._mapped_as and self._mapped is x:
-                return self
+            if resolved is not None and resolved != "copy" and resolved == self._mapped_as:
+                return self  # it is that memory already
             self._map(x, resolved)
             return self
 
