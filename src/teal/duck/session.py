@@ -5,9 +5,9 @@ shared memory on this machine, a connection elsewhere. A call writes its argumen
 daemon has no part in it. One call is out at a time. What a call returns is a view of the output buffer's first bytes,
 which the next call writes over: a loop pays for no copy, and who wants to keep an answer copies it.
 
-When the program dies, the call that was running says so, once. Its state went with it. The next call opens the program
-anew (``restart=False``: it raises), with the same input buffer, and counts that in ``statistics().restarts``. No call
-is ever sent a second time.
+When the program dies, the call that was running (or else the next one) says so, once. Its state went with it. The call
+after that opens the program anew (``restart=False``: it raises), with the same input buffer, and counts that in
+``statistics().restarts``. No call is ever sent a second time.
 """
 
 from __future__ import annotations
@@ -144,14 +144,17 @@ class Session:
     def _begin(self, args: Any) -> None:
         with self._guard:
             self._ready()
-            self._line.begin(args)
             self._calls += 1
+            try:
+                self._line.begin(args)
+            except TealError as error:
+                raise self._seen(error) from None
 
     def _ready(self) -> None:
         """Raises Closed, Busy, or what opening the program anew raises."""
         if self._closed:
             raise Closed("the session is closed")
-        if self._died or self._line.ended:
+        if self._died:  # and some call has said so
             if not self._restart:
                 raise Closed("the session's program died, and restart=False; open another one")
             self._again()
@@ -220,7 +223,11 @@ class Session:
 
     def _map(self, x: Any, resolved: Any) -> None:
         gone, self._gone = self._duck._segments.gone(self._gone)
-        copied = self._duck._map(messages.Map(self.number, gone=gone), resolved, x)
+        try:
+            copied = self._duck._map(messages.Map(self.number, gone=gone), resolved, x)
+        except TealError:
+            self._died = self._died or self._line.over
+            raise
         self._maps += 1
         self._copies += copied > 0
         self._copied += copied

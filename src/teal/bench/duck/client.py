@@ -33,12 +33,12 @@ class Caller:
         if route not in self._ducks:
             key = self._at["key"] if route in ("keyed", "tcp") else None
             address = self._at["local"] if route == "shm" else self._at["udp" if route == "udp" else "keyed"]
-            self._ducks[route] = teal.Duck(address, key=key, tcp=route == "tcp")
+            self._ducks[route] = teal.Duck(address, key=key, transport="tcp" if route == "tcp" else "udp")
         return self._ducks[route]
 
     def session(self, route: str, program: str = "echo", cores: int = 1) -> Any:
         if (route, program, cores) not in self._sessions:
-            opened = self.duck(route).open(self._programs[program], cores=cores)
+            opened = self.duck(route).open(self._programs[program], cores=cores, args="64KiB", ob="8MiB")
             self._sessions[route, program, cores] = opened
         return self._sessions[route, program, cores]
 
