@@ -42,7 +42,14 @@ void Net::Impl::turn(bool may_sleep) {
     if (now_ >= next_timer_) run_timers();
     if (active_) last_activity_ = now_;
     else if (may_sleep && now_ > last_activity_ + options.idle_ns) sleep();
+    else if (in_the_way()) give_way();
     else cpu_relax();
+}
+
+// Of those that answer us, or were asked last, does one poll on this CPU?
+bool Net::Impl::in_the_way() const noexcept {
+    if (!busy_.empty()) return std::any_of(busy_.begin(), busy_.end(), [](const Desk* desk) { return desk->in_the_way(); });
+    return last_ != nullptr && std::any_of(last_->desks.begin(), last_->desks.end(), [](const auto& each) { return each.second->in_the_way(); });
 }
 
 bool Net::Impl::receive_datagrams() {

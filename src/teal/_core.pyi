@@ -1630,6 +1630,11 @@ class DuckLine:
     def clear(self) -> None:
         """Starts zeroing the output buffer; wait() for it."""
 
+    def use(self, id: int) -> bool:
+        """
+        Goes over to an input buffer that the duck has mapped before, 0: to none. False: it is not mapped; ask the duck.
+        """
+
     def wait(self, timeout_ns: int) -> bool:
         """True once the call has ended; 0: as long as it takes."""
 
