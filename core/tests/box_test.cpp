@@ -21,41 +21,6 @@ namespace {
 
 constexpr std::uint64_t second = 1'000'000'000;
 
-template <class Value>
-Value output(Caller& caller) {
-    Value value{};
-    std::memcpy(&value, caller.output(), sizeof value);
-    return value;
-}
-
-struct Opened {
-    std::shared_ptr<Session> session;
-    std::unique_ptr<Caller> caller;
-    Answer call(std::initializer_list<std::uint64_t> words, std::uint64_t deadline = 0) {
-        return caller->call(words.begin(), words.size() * 8, deadline);
-    }
-};
-
-Opened open(Yard& yard, const SessionOrder& order) {
-    Opened opened;
-    opened.session = yard.open(order);
-    opened.caller = std::make_unique<Caller>(opened.session->control_fd(), opened.session->fate_fd(), opened.session->facts());
-    return opened;
-}
-
-SessionOrder order_of(const Loaded& loaded) {
-    SessionOrder order;
-    order.image = loaded.image;
-    order.call_limit_ns = 20 * second;
-    return order;
-}
-
-// The session next door: answers whatever happens to others.
-bool answers(Opened& opened) {
-    const Answer answer = opened.call({act_echo, 77});
-    return answer.outcome == Outcome::done && answer.result == 8 && output<std::uint64_t>(*opened.caller) == 77;
-}
-
 void answers_many_calls(Yard& yard, const Loaded& actor) {
     Opened opened = open(yard, order_of(actor));
     CHECK(answers(opened));
