@@ -169,14 +169,18 @@ void unlisted_calls_do_not_exist(Yard& yard, const Loaded& actor) {
     const std::set<std::uint64_t> listed = {SYS_futex, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_sched_yield, SYS_brk, SYS_munmap, SYS_madvise,
         SYS_getpid, SYS_gettid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_nanosleep,
         SYS_clock_nanosleep, SYS_set_tid_address, SYS_set_robust_list, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_sigaltstack, SYS_getrandom, SYS_close,
-        SYS_uname, SYS_sched_getaffinity, SYS_getcpu, SYS_restart_syscall, 334 /* rseq */, SYS_time, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_tgkill,
+        SYS_uname, SYS_sched_getaffinity, SYS_getcpu, SYS_restart_syscall, 334 /* rseq */, 335, 336 /* uretprobe, uprobe: never filtered, and SIGILL outside of a probe */, SYS_time, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_tgkill,
         SYS_tkill, SYS_kill, SYS_arch_prctl, SYS_recvmsg, SYS_write, SYS_writev};
     Opened attacker = open(yard, order_of(actor));
     for (std::uint64_t number = 0; number < 600; ++number) {
         if (listed.contains(number)) continue;
         Outcome outcome{};
         const std::int64_t result = try_call(attacker, number, {}, outcome);
-        if (outcome != Outcome::done || result != -ENOSYS) CHECK_EQ(std::make_pair(number, result), std::make_pair(number, std::int64_t{-ENOSYS}));
+        if (outcome == Outcome::done && result == -ENOSYS) continue;
+        CHECK(!"a call that is not listed does something");
+        std::printf("    number %llu: outcome %d, result %lld\n", static_cast<unsigned long long>(number), static_cast<int>(outcome),
+                    static_cast<long long>(result));
+        if (outcome != Outcome::done) break;
     }
     CHECK(answers(attacker));
 }
@@ -189,12 +193,13 @@ void input_buffers_stay_read_only(Yard& yard, const Loaded& actor) {
     const std::uint64_t args[2] = {act_steal, 2'000'000'000};
     CHECK_EQ(attacker.caller->submit(args, sizeof args), Outcome::pending);
     std::thread mapping([&] {
-        try {
-            attacker.session->map(1, fd, 4096);
+        try {   // the first one may come before the call does
+            for (std::uint64_t id = 1; id < 100; ++id) attacker.session->map(id, fd, 4096);
         } catch (const Error&) {   // the order was stolen: nobody does it
         }
     });
     const Answer answer = attacker.caller->wait();
+    CHECK_EQ(answer.outcome, Outcome::done);
     CHECK_EQ(answer.result, 24);
     const auto said = output<std::array<std::int64_t, 3>>(*attacker.caller);
     CHECK(said[0] >= 0);
