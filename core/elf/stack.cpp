@@ -108,7 +108,7 @@ Stack linux_stack(const Program& program, std::uint64_t bias, const StackWish& w
     if (wish.top % page_bytes != 0 || wish.top > address_end(program))
         throw Error(Code::invalid_argument, "a stack that ends at " + std::to_string(wish.top) + ": expected whole pages, at or below " +
                     std::to_string(address_end(program)));
-    std::uint64_t total = (64 + wish.more.size() * 2) * 8;
+    std::uint64_t total = (64 + wish.more.size() * 2) * 8 + (wish.arguments.empty() ? 0 : wish.arguments.front().size());
     check_strings(wish.arguments, "an argument", total);
     check_strings(wish.environment, "an environment variable", total);
     const std::uint64_t room = std::min({wish.room, wish.top, most_stack_block});

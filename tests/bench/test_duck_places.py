@@ -1,0 +1,19 @@
+"""What `teal bench duck` loads is what it says it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from teal.bench.duck import places
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_a_megabyte_and_four_kibibytes(tmp_path: Path) -> None:
+    found = places.load(tmp_path, 3)
+    assert 1_000_000 < found.file_bytes < 1_100_000
+    assert found.pages >= 250
+    assert found.delta_pages in (1, 2)
+    assert len(found.first) == len(found.again) == len(found.changed) == 3
