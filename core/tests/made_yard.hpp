@@ -21,11 +21,11 @@ struct Loaded {
     Image image;
 };
 
-inline std::shared_ptr<elf::Place> load(const std::string& name) {
+inline std::shared_ptr<elf::Place> load(const std::string& name, const elf::Rules& rules = {}) {
     const std::string path = std::string(TEAL_BOX_PROGRAMS) + "/" + name;
     std::ifstream file(path, std::ios::binary);
     const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const auto program = elf::read_program(std::as_bytes(std::span(bytes)), name.c_str());
+    const auto program = elf::read_program(std::as_bytes(std::span(bytes)), name.c_str(), rules);
     auto place = std::make_shared<elf::Place>(program->image.size());
     place->load(program, bias_for(*program));
     return place;
