@@ -135,7 +135,7 @@ Answer Caller::wait(std::uint64_t deadline_ns) noexcept {
         const std::uint64_t now = now_ns();
         spin = now >= deadline_ns ? 0 : std::min(spin, deadline_ns - now);
     }
-    if (spin_for(spin, answered, [] { return false; })) return poll();
+    if (spin_for(spin, answered, [&] { return in_the_way_of(*page_); })) return poll();
     const std::uint64_t start = now_ns();
     if (asked_ns_ == 0) asked_ns_ = start;
     const std::uint64_t bound = facts_.call_limit_ns == 0 ? UINT64_MAX : asked_ns_ + facts_.call_limit_ns + slack_ns;

@@ -47,7 +47,7 @@ std::uint64_t main_thread_pointer = 0;
 std::uint64_t idle_ticks = 0;
 std::uint64_t args_bytes = 0, log_offset = 0, log_bytes = 0;
 std::uint64_t orders_seen = 0;
-bool closing = false, served = false;
+bool closing = false, served = false, cpu_known = false;
 std::atomic<std::uint32_t> log_lock{0};
 Ib ibs[most_ibs];
 
@@ -240,6 +240,27 @@ void answer_ask(std::uint64_t seq) noexcept {
     if (answer.sleeps.load(std::memory_order_relaxed) != 0) wake(low_half(answer.seq), false);
 }
 
+bool cpu_can_be_read() noexcept {
+#if defined(__x86_64__)
+    std::uint32_t a = 0x8000'0001, b = 0, c = 0, d = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return (d >> 27 & 1) != 0;
+#else
+    return false;
+#endif
+}
+
+// Linux keeps the number of the CPU where rdtscp reads it.
+void say_cpu() noexcept {
+#if defined(__x86_64__)
+    if (!cpu_known) return;
+    std::uint32_t low, high, number;
+    __asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(number));
+    std::atomic<std::uint32_t>& said = control()->answer.cpu;
+    if (said.load(std::memory_order_relaxed) != (number & 0xfff) + 1) said.store((number & 0xfff) + 1, std::memory_order_relaxed);
+#endif
+}
+
 // Waits until the ask or the order line differs from what was seen last.
 void await_work(std::uint64_t asks_seen) noexcept {
     AskLine& ask = control()->ask;
@@ -249,7 +270,9 @@ void await_work(std::uint64_t asks_seen) noexcept {
         if (ask.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (orders.seq.load(std::memory_order_acquire) != orders_seen) return;   // SYNC: pairs with the release in Session::order()
         relax();
-        if ((round & 63) == 0 && duck_ticks() - start > idle_ticks) break;
+        if ((round & 63) != 0) continue;
+        if (round == 64) say_cpu();
+        if (duck_ticks() - start > idle_ticks) break;
     }
     ask.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
     if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen)
@@ -332,6 +355,7 @@ void prepare_duck(const BecomeMessage& m) noexcept {
     args_bytes = m.args_bytes;
     log_offset = m.log_offset;
     log_bytes = m.log_bytes;
+    cpu_known = cpu_can_be_read();
 }
 
 void touch_duck() noexcept {
