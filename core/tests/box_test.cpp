@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "box/actor.h"
@@ -250,6 +251,16 @@ void scribbling_fools_nobody(Yard& yard, const Loaded& actor) {
     }
 }
 
+void serves_with_a_libc(Yard& yard) {
+    if (::access(TEAL_BOX_PROGRAMS "/libc_resident", R_OK) != 0) return;
+    Opened opened = open(yard, order_of(load_resident("libc_resident")));
+    CHECK_EQ(opened.caller->call("quack", 5).result, 7);
+    CHECK_EQ(opened.caller->call("quack", 5).result, 7);
+    CHECK_EQ(std::string(reinterpret_cast<const char*>(opened.caller->output()), 7), std::string("quack 2"));
+    opened.session->close(5 * second);
+    CHECK_EQ(opened.session->ending().detail, 0);
+}
+
 void refusals_are_errors(Yard& yard, const Loaded& actor) {
     const auto code_of = [&](SessionOrder order) {
         try {
@@ -293,6 +304,7 @@ int main() {
         misdeeds_end_their_session_only(yard, actor);
         memory_has_a_limit(yard, actor);
         scribbling_fools_nobody(yard, actor);
+        serves_with_a_libc(yard);
         refusals_are_errors(yard, actor);
         CHECK_EQ(yard.statistics().zygotes_started, 1);
     }

@@ -143,6 +143,39 @@ void runs_are_alike(Yard& yard, const elf::Place& place) {
     }
 }
 
+bool built(const char* name) { return ::access((std::string(TEAL_BOX_PROGRAMS) + "/" + name).c_str(), R_OK) == 0; }
+
+void with_a_libc(Yard& yard, const char* name) {
+    const auto place = load(name);
+    Memfd in, out, err;
+    CHECK_EQ(::pwrite(in.fd, "30 1 -5 22", 10, 0), 10);
+    RunOrder order = order_for(*place, {name, "word"});
+    order.in = in.fd, order.out = out.fd, order.err = err.fd;
+    RunRecord record = yard.judge(order);
+    if (!CHECK_EQ(record.status, RunStatus::finished))
+        std::printf("    %s: %s trap %u at %llx\n", name, record.reason.c_str(), record.trap_num, static_cast<unsigned long long>(record.trap_epc));
+    CHECK_EQ(record.return_code, 3);
+    CHECK_EQ(out.text(), std::string("-5\n1\n22\n30\n"));
+    CHECK_EQ(err.text(), std::string("word 1 clock\n"));
+    if (record.memory == "page table") CHECK(record.memory_kb < 1000);   // the large block was given back
+    record = yard.judge(order_for(*place, {name, "abort"}));
+    CHECK_EQ(record.status, RunStatus::runtime_error);
+    CHECK_EQ(record.signal, SIGABRT);
+}
+
+void narrow(Yard& yard) {
+    elf::Rules rules;
+    rules.machines = elf::any_machine;
+    const auto place = load("narrow_run", rules);
+    Memfd out;
+    RunOrder order = order_for(*place, {"narrow"});
+    order.out = out.fd;
+    const RunRecord record = yard.judge(order);
+    CHECK_EQ(record.status, RunStatus::finished);
+    CHECK_EQ(record.return_code, 42);
+    CHECK_EQ(out.text(), std::string("narrow"));
+}
+
 struct Wanted {
     const char* in;
     RunStatus status;
@@ -228,8 +261,11 @@ int main() {
         runs_are_alike(yard, *place);
 #if defined(__x86_64__)
         duckinfo(yard, "duckinfo_actor");
-        if (::access(TEAL_BOX_PROGRAMS "/duckinfo_actor32", R_OK) == 0) duckinfo(yard, "duckinfo_actor32");
+        if (built("duckinfo_actor32")) duckinfo(yard, "duckinfo_actor32");
+        if (built("narrow_run")) narrow(yard);
 #endif
+        for (const char* name : {"libc_run", "libc_run_pie"})
+            if (built(name)) with_a_libc(yard, name);
         CHECK_EQ(yard.statistics().zygotes_started, 1);
     }
     return check::summary();
