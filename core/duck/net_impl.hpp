@@ -36,7 +36,6 @@ struct Net::Impl final : PeerHost {
     bool poll_desks();
     void serve(Peer& peer);
     void serve_stream(Peer& peer);
-    bool send_held(Peer& peer);
     void serve_dirty();
     void run_timers();
     [[nodiscard]] NetFigures count() const;

@@ -13,7 +13,6 @@ namespace {
 
 constexpr unsigned datagrams_a_turn = 64;
 constexpr std::uint64_t small_blob = 64 << 10;    // hashed here, at once
-constexpr std::size_t most_segments = 64, most_run = 64000;  // bytes that one call may hand to the kernel
 
 }  // namespace
 
@@ -169,54 +168,11 @@ void Net::Impl::serve_dirty() {
     dirty_.clear();
 }
 
-// Sends what the connection wants to send, equally long packets together.
 void Net::Impl::serve(Peer& peer) {
     if (peer.stream != nullptr) return serve_stream(peer);
-    const std::span<std::byte> out(out_);
-    if (!peer.held.empty() && !send_held(peer)) return;
-    for (bool more = true; more;) {
-        std::size_t filled = 0, each = 0, count = 0;
-        while (filled < most_run && count < most_segments) {
-            const std::size_t bytes = peer.connection.send(out.subspan(filled, most_packet), now_, peer);
-            more = bytes != 0;
-            if (!more) break;
-            if (each != 0 && bytes > each) {  // a longer one cannot follow
-                peer.held.assign(out_.begin() + static_cast<std::ptrdiff_t>(filled), out_.begin() + static_cast<std::ptrdiff_t>(filled + bytes));
-                peer.held_each = bytes;
-                break;
-            }
-            if (each == 0) each = bytes;
-            filled += bytes;
-            ++count;
-            if (bytes < each) break;
-            if (each > 9000 && filled + each > most_run) break;
-            if (!peer.connection.has_more()) {
-                more = false;
-                break;
-            }
-        }
-        if (filled != 0) {
-            const Sent sent = udp.send(out.first(filled), each, &peer.address);
-            if (sent == Sent::too_long) peer.connection.too_long(each);
-            if (sent == Sent::full) {
-                peer.held.insert(peer.held.begin(), out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(filled));
-                peer.held_each = each;
-                more = false;
-            }
-        }
-        if (more && !peer.held.empty()) more = send_held(peer);
-    }
-    peer.next_timer = peer.connection.next_timer();
-    if (!peer.held.empty()) peer.next_timer = now_ + 100'000;
+    const bool all = pour(peer.connection, peer, now_, udp, &peer.address, out_, peer.held);
+    peer.next_timer = all ? peer.connection.next_timer() : now_ + 100'000;
     next_timer_ = std::min(next_timer_, peer.next_timer);
-}
-
-bool Net::Impl::send_held(Peer& peer) {
-    const Sent sent = udp.send(peer.held, peer.held_each, &peer.address);
-    if (sent == Sent::full) return false;
-    if (sent == Sent::too_long) peer.connection.too_long(peer.held_each);
-    peer.held.clear();
-    return true;
 }
 
 void Net::Impl::run_timers() {

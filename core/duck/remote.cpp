@@ -83,7 +83,7 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     } forget{*impl_, transfer};
     const std::uint64_t until = after(Impl::clock(), timeout_ns);
     const auto await = [&](std::uint32_t than) {
-        if (!impl_->wait(lock, until, "a blob was on its way", [&] { return state.answer != than; }))
+        if (!impl_->wait(lock, until, "a blob was on its way", [&] { return state.answer != than; }, true))
             throw Error(Code::deadline_exceeded, "duck " + impl_->address + ": a blob of " + std::to_string(bytes.size()) + " bytes was not there within " +
                                                      std::to_string(timeout_ns / 1'000'000) + " ms; what has arrived is kept for the next try");
     };
