@@ -1571,6 +1571,269 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
     """
 
+class ElfProgram:
+    """A static ELF file that was read and checked."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """
+        machine, position_independent, duckinfo, resident, executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
+        file_bytes (of its file pages), sha256, ranges: (address, pages, file pages, 'rwx').
+        """
+
+    @property
+    def image(self) -> bytes:
+        """The file pages of all ranges, one range after the other."""
+
+def read_elf(file: bytes | bytearray | memoryview, name: str, *, duckinfo: bool = False, any_machine: bool = False, most_bytes: int = 68719476736, sha256: bytes | None = None) -> ElfProgram:
+    """
+    Reads and checks a static ELF file. Raises InvalidArgument, VersionMismatch. `sha256`: of the file, if it was made already.
+    """
+
+class ElfPlace:
+    """
+    Program memory: a memfd that programs are loaded into one after the other, page by page where they differ.
+    """
+
+    def __init__(self, nbytes: int) -> None: ...
+
+    def load(self, program: ElfProgram, bias: int = 0) -> dict[str, int]:
+        """
+        pages_written, pages_zeroed, pages_same, known (it was there already), steps, ns. Raises QuotaExceeded, InvalidArgument.
+        """
+
+    def steps(self) -> list[tuple[str, int, int, int, str]]:
+        """
+        (what, address, bytes, offset, 'rwx') for a process with nothing of it.
+        """
+
+    def steps_since_last(self) -> list[tuple[str, int, int, int, str]]:
+        """For a process that has what was there before the last load()."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def fileno(self) -> int:
+        """The memfd, which cannot be written through."""
+
+class DuckLine:
+    """
+    The way that calls of one duck session take. One call is out at a time.
+    """
+
+    def begin(self, args: Any) -> int:
+        """Starts a call with these arguments. Returns its number."""
+
+    def clear(self) -> None:
+        """Starts zeroing the output buffer; wait() for it."""
+
+    def wait(self, timeout_ns: int) -> bool:
+        """True once the call has ended; 0: as long as it takes."""
+
+    def look(self) -> bool:
+        """Has the call ended?"""
+
+    def answer(self) -> Tensor:
+        """
+        The output buffer's first bytes, as many as the program said; the same object for the same size.
+        """
+
+    def give_up(self) -> None:
+        """The answer is dropped when it comes."""
+
+    def prepare(self, nbytes: int) -> DuckCall: ...
+
+    def ob(self) -> Tensor: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def ended(self) -> bool:
+        """The session is over, as far as can be told without asking."""
+
+    @property
+    def over(self) -> bool:
+        """The session is over, or its duck is gone."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def prepared_calls(self) -> int: ...
+
+    @property
+    def last_program_ns(self) -> int: ...
+
+class DuckCall:
+    """A repeated call whose arguments are written in place."""
+
+    def __call__(self) -> Tensor: ...
+
+    @property
+    def args(self) -> Tensor: ...
+
+def near_duck_line(control: int, fate: int, facts: dict[str, int], socket: int, who: str) -> DuckLine:
+    """
+    A line to a session on this machine; the descriptors stay the caller's. socket: of the connection to its duck.
+    """
+
+def tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a packed tensor."""
+
+def map_tensor(fd: int, dtype: str, shape: Sequence[int], on_gone: Callable[[], Any]) -> tuple[Tensor, int]:
+    """
+    (tensor at the start of a memfd, its address); on_gone is called when nobody sees the memory any more.
+    """
+
+def memory_of(array: Any) -> tuple[int, int] | None:
+    """(address, bytes) of packed elements in CPU memory, or None."""
+
+class DuckProgram:
+    """A program that was read and checked, in memory that boxes map."""
+
+    def __init__(self, fd: int, nbytes: int, name: str) -> None:
+        """Of a sealed file; the descriptor stays the caller's."""
+
+    @property
+    def resident(self) -> bool:
+        """Was it linked with duck.h's start-up code?"""
+
+    @property
+    def machine(self) -> str: ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all its pages."""
+
+    @property
+    def image_bytes(self) -> int: ...
+
+    @property
+    def load(self) -> dict[str, int]:
+        """What loading it took."""
+
+class DuckBox:
+    """A resident program as its yard sees it."""
+
+    @property
+    def facts(self) -> dict[str, int]: ...
+
+    @property
+    def control_fd(self) -> int: ...
+
+    @property
+    def fate_fd(self) -> int: ...
+
+    @property
+    def ended_fd(self) -> int: ...
+
+    @property
+    def ending(self) -> tuple[int, int, str]:
+        """(fate, detail, in words); fate 0: it has not ended"""
+
+    def map(self, id: int, fd: int, nbytes: int) -> None: ...
+
+    def unmap(self) -> None: ...
+
+    def forget(self, id: int) -> None: ...
+
+    def has(self, id: int) -> bool: ...
+
+    def close(self, limit_ns: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait_ended(self, limit_ns: int) -> bool: ...
+
+    def log(self, start: int, most: int) -> tuple[bytes, int]:
+        """(bytes, position of the first)"""
+
+class DuckYard:
+    """Makes boxes, watches them, ends them."""
+
+    def __init__(self, program: str, spares: int = 1, judge_spares: int = 1, namespaces: bool = True, demand_seccomp: bool = True) -> None: ...
+
+    def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
+
+    def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
+
+    def report(self) -> list[tuple[str, bool, str]]:
+        """(what confines boxes, is it used, detail)"""
+
+    def statistics(self) -> dict[str, int]: ...
+
+    @property
+    def zygote_pid(self) -> int: ...
+
+    def close(self) -> None: ...
+
+class DuckNet:
+    """
+    The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
+    """
+
+    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int) -> None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None:
+        """Tells every peer, and closes all sockets."""
+
+    @property
+    def udp_port(self) -> int: ...
+
+    @property
+    def tcp_port(self) -> int: ...
+
+    @property
+    def event_fd(self) -> int: ...
+
+    def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None:
+        """
+        (kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)
+        """
+
+    def reply(self, connection: int, id: int, data: bytes) -> None: ...
+
+    def attach(self, connection: int, box: DuckBox) -> int: ...
+
+    def detach(self, session: int) -> None: ...
+
+    def figures(self) -> dict[str, int]: ...
+
+class DuckRemote:
+    """A client's connection to a duck elsewhere."""
+
+    def __init__(self, address: str, key: bytes, tcp: bool, connect_ns: int) -> None: ...
+
+    def request(self, message: bytes, timeout_ns: int) -> bytes: ...
+
+    def put(self, sha256: bytes, data: Any, timeout_ns: int) -> int:
+        """
+        Sends a blob. Returns the bytes that were sent: 0 when the duck had it.
+        """
+
+    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine: ...
+
+    def ping(self, timeout_ns: int) -> int:
+        """Nanoseconds of one round trip."""
+
+    def close(self) -> None: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def figures(self) -> dict[str, int]: ...
+
 MAX_SEATS: int = 4
 
 SHORTEST_QUANTUM_NS: int = 20000
