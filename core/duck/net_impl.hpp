@@ -84,6 +84,7 @@ struct Net::Impl final : PeerHost {
     std::vector<std::byte> in_, out_;
     std::uint64_t now_ = 0, last_activity_ = 0, next_timer_ = 0;
     bool active_ = false;
+    unsigned quiet_turns_ = 0;
     Hasher hasher_;                               // last: its thread is gone before what it orders here
 };
 

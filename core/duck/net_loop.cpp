@@ -39,9 +39,16 @@ void Net::Impl::turn(bool may_sleep) {
     active_ = poll_desks() || active_;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();
-    if (active_) last_activity_ = now_;
-    else if (may_sleep && now_ > last_activity_ + options.idle_ns) sleep();
-    else cpu_relax();
+    if (active_) {
+        last_activity_ = now_;
+        quiet_turns_ = 0;
+    } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
+        sleep();
+    } else if (!busy_.empty() && ++quiet_turns_ % 8 == 0) {
+        give_way();  // a box may wait for this very core
+    } else {
+        cpu_relax();
+    }
 }
 
 bool Net::Impl::receive_datagrams() {

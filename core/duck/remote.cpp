@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/sha256.hpp"
 #include "duck/remote_impl.hpp"
 
 namespace teal::duck {
@@ -15,7 +16,10 @@ std::uint64_t after(std::uint64_t now, std::uint64_t timeout_ns) noexcept { retu
 BlobDigest sha256(std::span<const std::byte> bytes) {
     Sha256 hash;
     hash.add(bytes);
-    return hash.finish();
+    const Sha256::Digest found = hash.finish();
+    BlobDigest out;
+    std::memcpy(out.data(), found.data(), out.size());
+    return out;
 }
 
 Remote::Remote() = default;

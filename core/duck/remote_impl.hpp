@@ -33,6 +33,8 @@ struct RemoteSession::State {
     [[nodiscard]] Pending& of(std::uint64_t seq) noexcept { return pending[seq % most_in_flight]; }
 };
 
+inline constexpr std::uint64_t polite_ns = 20'000;  // an answer that takes longer is waited for politely
+
 struct Remote::Impl final : Above {
     explicit Impl(RemoteOptions given) : options(std::move(given)), spin(options.spin_ns) {}
     ~Impl() override;
@@ -66,6 +68,7 @@ struct Remote::Impl final : Above {
         } here(callers);
         const std::uint64_t start = clock();
         std::uint64_t now = start;
+        unsigned rounds = 0;
         for (bool slept = false;;) {
             pump(now);
             if (done()) break;
@@ -74,6 +77,7 @@ struct Remote::Impl final : Above {
             if (now >= until) return false;
             if ((!patient && now - start < spin.budget_ns()) || slept) {
                 slept = false;
+                if (now - start > polite_ns && (++rounds & 7) == 0) give_way();  // the duck may be on this machine, and wait for this core
                 if (callers.load(std::memory_order_relaxed) > 1) {
                     lock.unlock();
                     cpu_relax();
