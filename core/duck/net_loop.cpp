@@ -35,7 +35,7 @@ void Net::Impl::turn(bool may_sleep) {
     now_ = clock();
     if (ordered.load(std::memory_order_acquire)) take_orders();
     active_ = receive_datagrams();
-    if (!stream_peers_.empty() || !strangers_.empty() || listener >= 0) active_ = receive_streams() || active_;
+    if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
     active_ = poll_desks() || active_;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();
@@ -299,6 +299,7 @@ void Net::Impl::sleep() {
         if (count < 0 && errno == ENOSYS) count = ::epoll_wait(epoll, woken, 16, static_cast<int>(nap / 1'000'000) + 1);
         for (int i = 0; i < count; ++i) {
             if (woken[i].data.fd != wake) last_activity_ = clock();
+            if (woken[i].data.fd != wake && woken[i].data.fd != udp.fd()) next_streams_ = next_accept_ = 0;
             std::uint64_t drained = 0;
             if (woken[i].data.fd == wake) [[maybe_unused]] const ssize_t n = ::read(wake, &drained, sizeof drained);
         }
