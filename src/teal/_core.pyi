@@ -1577,7 +1577,7 @@ class ElfProgram:
     @property
     def facts(self) -> dict[str, Any]:
         """
-        machine, position_independent, duckinfo, resident, executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
+        machine, position_independent, duckinfo (was read so), resident, abi (by its note: teal, duckinfo; else linux), executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
         file_bytes (of its file pages), sha256, ranges: (address, pages, file pages, 'rwx').
         """
 
