@@ -1,0 +1,260 @@
+#include "kvm/guest.hpp"
+
+#if defined(__x86_64__)
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/mman.h>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "kvm/trap_page.hpp"
+
+namespace teal::kvm {
+namespace {
+
+constexpr std::uint32_t system_slot = 0, tables_slot = 1;
+constexpr std::uint64_t highest_user = 0x0000'7fff'ffff'f000;
+
+void* new_memory(std::uint64_t bytes, const char* what) {
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        throw Error(Code::quota_exceeded, system_message(what, errno));
+    }
+    return memory;
+}
+
+}  // namespace
+
+Guest::Guest(unsigned cores, std::uint64_t tables, unsigned windows) {
+    if (cores == 0 || cores > most_guest_cores) {
+        throw Error(Code::invalid_argument, "a guest has 1 to 64 cores");
+    }
+    const std::uint64_t table_bytes = (tables + 4 + 1) * page_bytes * windows;
+    tables_ = std::make_unique<Tables>(next_phys_, tables + 4, windows);   // + 4: those of the trap page
+    next_phys_ = round_up(next_phys_ + table_bytes, large_page_bytes);
+    system_ = static_cast<std::byte*>(new_memory(system_bytes, "a guest's trap page"));
+    write_trap_page(system_, cores);
+    machine_.add_memory(system_slot, 0, system_bytes, system_, false);
+    machine_.add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
+    for (std::uint64_t at = page_bytes; at < system_bytes; at += page_bytes) {   // the first page stays out: null is nowhere
+        const bool code = at == stubs;
+        tables_->map(at, at, 1, {.user = false, .write = !code, .execute = code});
+    }
+    for (unsigned core = 0; core < cores; ++core) {
+        cores_.push_back(std::make_unique<Core>(machine_, core));
+    }
+}
+
+Guest::~Guest() {
+    cores_.clear();
+    for (const Area& area : areas_) {
+        if (area.owned) {
+            ::munmap(area.host, area.bytes);
+        }
+    }
+    if (system_ != nullptr) {
+        ::munmap(system_, system_bytes);
+    }
+}
+
+std::uint32_t Guest::take_slot() {
+    if (free_slots_.empty()) {
+        return next_slot_++;
+    }
+    const std::uint32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+}
+
+Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host, bool read_only) {
+    std::uint64_t end = 0;
+    if (virt % page_bytes != 0 || bytes % page_bytes != 0 || bytes == 0 || virt < system_bytes ||
+        !checked_add(virt, bytes, end) || end > highest_user) {
+        throw Error(Code::invalid_argument, "a guest's memory lies between 64 KiB and 128 TiB, in whole pages");
+    }
+    for (const Area& other : areas_) {
+        if (virt < other.virt + other.bytes && other.virt < end) {
+            throw Error(Code::invalid_argument, "two areas of a guest overlap");
+        }
+    }
+    Area area;
+    area.virt = virt;
+    area.phys = next_phys_ + virt % large_page_bytes;   // alike in both, so that large pages are possible underneath
+    area.bytes = bytes;
+    area.access = access;
+    area.owned = host == nullptr;
+    area.host = static_cast<std::byte*>(area.owned ? new_memory(bytes, "a guest's memory") : host);
+    area.slot = take_slot();
+    next_phys_ = round_up(area.phys + bytes, large_page_bytes);
+    areas_.push_back(area);
+    if (next_phys_ >> machine_.physical_bits() != 0) {
+        throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
+    }
+    machine_.add_memory(area.slot, area.phys, bytes, area.host, read_only);
+    tables_->map(virt, area.phys, area.pages(), access);
+    return areas_.back();
+}
+
+void Guest::protect(std::uint64_t virt, std::uint64_t pages, Access access) {
+    for (const Area& area : areas_) {
+        if (area.holds(virt, pages * page_bytes)) {
+            tables_->map(virt, area.phys + (virt - area.virt), pages, access);
+            return;
+        }
+    }
+    throw Error(Code::invalid_argument, "pages to protect that are in no area");
+}
+
+void Guest::add_aperture(std::uint64_t virt, std::uint64_t bytes) {
+    aperture_virt_ = virt;
+    aperture_phys_ = next_phys_;
+    aperture_bytes_ = bytes;
+    next_phys_ += bytes;
+    if (next_phys_ >> machine_.physical_bits() != 0) {
+        throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
+    }
+    tables_->map_large(virt, aperture_phys_, bytes / large_page_bytes, {.user = true, .write = false, .execute = false});
+}
+
+std::uint32_t Guest::fill_aperture(std::uint64_t offset, std::uint64_t bytes, void* host) {
+    if (offset % page_bytes != 0 || bytes % page_bytes != 0 || bytes == 0 || !within(offset, bytes, aperture_bytes_)) {
+        throw Error(Code::invalid_argument, "memory outside a guest's aperture");
+    }
+    const std::uint32_t slot = take_slot();
+    machine_.add_memory(slot, aperture_phys_ + offset, bytes, host, true);
+    return slot;
+}
+
+void Guest::empty_aperture(std::uint32_t slot) {
+    machine_.remove_memory(slot);
+    free_slots_.push_back(slot);
+}
+
+std::byte* Guest::reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept {
+    constexpr std::uint64_t present = 1, writable = 2, user = 4;
+    for (const Area& area : areas_) {
+        if (!area.holds(virt, bytes)) {
+            continue;
+        }
+        const std::uint64_t first = virt & ~(page_bytes - 1), end = virt + bytes;
+        for (std::uint64_t page = first; page < end; page += page_bytes) {
+            const std::uint64_t* entry = tables_->find(page);
+            const std::uint64_t needed = present | user | (write ? writable : 0);
+            if (entry == nullptr || (*entry & needed) != needed) {
+                return nullptr;
+            }
+        }
+        for (std::uint64_t page = first; write && page < end; page += page_bytes) {
+            tables_->mark_written(page);
+        }
+        return area.host + (virt - area.virt);
+    }
+    return nullptr;
+}
+
+void Guest::begin(unsigned core, Start start) {
+    start.root = tables_->root();
+    cores_[core]->reset(start);
+}
+
+void Guest::turn() {
+    tables_->turn();
+    if (tables_->wrapped()) {
+        machine_.remove_memory(tables_slot);
+        machine_.add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
+        tables_->unwrap();
+    }
+}
+
+Event Guest::run(unsigned core) noexcept {
+    const int error = cores_[core]->run();
+    if (error == EINTR || error == EAGAIN) {
+        Event event;
+        event.what = Event::What::stopped;
+        event.rip = cores_[core]->registers().rip;
+        event.rsp = cores_[core]->registers().rsp;
+        event.rflags = cores_[core]->registers().rflags;
+        return event;
+    }
+    if (error != 0) {
+        return {.what = Event::What::failed, .number = 0x1000u + static_cast<unsigned>(error)};
+    }
+    return decode(core);
+}
+
+Event Guest::decode(unsigned index) noexcept {
+    Core& core = *cores_[index];
+    const kvm_run& shared = core.shared();
+    Event event;
+    event.number = shared.exit_reason;
+    event.rip = core.registers().rip;
+    event.rsp = core.registers().rsp;
+    event.rflags = core.registers().rflags;
+    switch (shared.exit_reason) {
+    case KVM_EXIT_IO:
+        if (shared.io.port == syscall_port) {
+            event.what = Event::What::syscall;
+            event.rip = core.registers().rcx;
+            event.rflags = core.registers().r11;
+            return event;
+        }
+        return decode_trap(index, shared.io.port);
+    case KVM_EXIT_MMIO:           // mapped, but no memory there
+        event.what = Event::What::trap;
+        event.number = 14;
+        event.error = 4;
+        event.address = shared.mmio.phys_addr - aperture_phys_ + aperture_virt_;
+        return event;
+    case KVM_EXIT_SHUTDOWN:       // a trap while a trap was being told
+        event.what = Event::What::trap;
+        event.number = 8;
+        return event;
+    case KVM_EXIT_INTR:
+        event.what = Event::What::stopped;
+        return event;
+    case KVM_EXIT_INTERNAL_ERROR:
+        if ((core.special().cs.selector & 3) == 3) {   // an instruction of the program's that KVM had to take over and cannot
+            event.what = Event::What::trap;
+            event.number = 6;
+        }
+        return event;
+    default:
+        return event;
+    }
+}
+
+Event Guest::decode_trap(unsigned index, unsigned number) noexcept {
+    Core& core = *cores_[index];
+    std::uint64_t frame[6];       // error code, rip, cs, rflags, rsp, ss
+    std::memcpy(frame, system_ + trap_stack_top(index) - sizeof frame, sizeof frame);
+    Event event;
+    event.what = Event::What::trap;
+    event.number = number;
+    event.error = has_error_code(number) ? frame[0] : 0;
+    event.rip = frame[1];
+    event.rflags = frame[3];
+    event.rsp = frame[4];
+    if (number == int80_port) {
+        event.what = Event::What::int80;
+    } else if (number == 14) {
+        event.address = core.special().cr2;
+        if (event.rip == stub(syscall_port) && event.address == event.rip) {   // the syscall instruction, without ring 0
+            event.what = Event::What::syscall;
+            event.rip = core.registers().rcx;
+            event.rflags = core.registers().r11;
+        }
+    } else if (number == 6) {
+        const std::byte* code = reach(event.rip, 2, false);
+        if (code != nullptr && code[0] == std::byte{0xcd} && code[1] == std::byte{int80_port}) {   // the same for int $0x80
+            event.what = Event::What::int80;
+            event.rip += 2;
+        }
+    }
+    return event;
+}
+
+}  // namespace teal::kvm
+
+#endif

@@ -1,0 +1,91 @@
+// A guest with no operating system: memory, page tables, cores, and what makes a core leave.
+//
+// Theory of operation. Memory is a list of areas: virtual addresses of the guest, backed by memory of ours. Each area is one slot of KVM at guest-physical addresses of its
+// own, so what is no area is nowhere. A program runs in ring 3 from its first instruction; it leaves by a trap, by a system call, or because it is told to (stop). What a program
+// can ask is decided by whoever calls run(); the guest only says what happened.
+// The *aperture* is a range of guest addresses mapped once and for all, read-only: an input buffer is mapped by giving KVM memory for a part of it, and no page
+// table changes while cores run.
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "kvm/machine.hpp"
+#include "kvm/tables.hpp"
+
+namespace teal::kvm {
+
+struct Area {
+    std::uint64_t virt = 0, phys = 0, bytes = 0;
+    std::byte* host = nullptr;
+    Access access;              // of its pages, unless protect() said otherwise
+    bool owned = false;         // anonymous memory made here
+    std::uint32_t slot = 0;
+    [[nodiscard]] std::uint64_t pages() const noexcept { return bytes / page_bytes; }
+    [[nodiscard]] bool holds(std::uint64_t at, std::uint64_t size) const noexcept {
+        return at >= virt && at - virt <= bytes && size <= bytes - (at - virt);
+    }
+};
+
+struct Event {
+    enum class What : std::uint8_t { trap, syscall, int80, stopped /* a signal, or stop() */, failed /* KVM's words in `number` */ };
+    What what = What::failed;
+    unsigned number = 0;        // of the trap, or KVM's exit reason
+    std::uint64_t error = 0;    // the trap's error code
+    std::uint64_t rip = 0, rsp = 0, rflags = 0;   // of the program; for a system call: where it goes on
+    std::uint64_t address = 0;  // of a page fault
+};
+
+class Guest {
+public:
+    // Throws like Machine. `tables`: by Tables::tables_for() of all that will be mapped.
+    Guest(unsigned cores, std::uint64_t tables, unsigned windows);
+    ~Guest();
+    Guest(const Guest&) = delete;
+    Guest& operator=(const Guest&) = delete;
+
+    // `host` null: new zeroed memory, had when touched. Addresses and sizes are whole pages, above system_bytes. Throws.
+    Area& add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host = nullptr, bool read_only = false);
+    void protect(std::uint64_t virt, std::uint64_t pages, Access access);
+
+    // A range for input buffers, 2 MiB pages; no memory in it yet. One a guest.
+    void add_aperture(std::uint64_t virt, std::uint64_t bytes);
+    // Memory of ours at an offset in the aperture; whole pages. Returns the slot. Throws.
+    std::uint32_t fill_aperture(std::uint64_t offset, std::uint64_t bytes, void* host);
+    void empty_aperture(std::uint32_t slot);
+
+    // Where [virt, virt + bytes) lies in our memory if a program may read (or write) all of it; else null. For writing, the pages count as written by the program.
+    std::byte* reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept;
+
+    void begin(unsigned core, Start start);
+    Event run(unsigned core) noexcept;
+    [[nodiscard]] Core& core(unsigned index) noexcept { return *cores_[index]; }
+    [[nodiscard]] unsigned cores() const noexcept { return static_cast<unsigned>(cores_.size()); }
+
+    // Between two runs: touched and written pages are counted anew.
+    void turn();
+    [[nodiscard]] Tables& tables() noexcept { return *tables_; }
+
+private:
+    [[nodiscard]] Event decode(unsigned core) noexcept;
+    [[nodiscard]] Event decode_trap(unsigned core, unsigned number) noexcept;
+    std::uint32_t take_slot();
+
+    Machine machine_;
+    std::byte* system_ = nullptr;
+    std::unique_ptr<Tables> tables_;
+    std::deque<Area> areas_;    // references stay good
+    std::vector<std::unique_ptr<Core>> cores_;
+    std::vector<std::uint32_t> free_slots_;
+    std::uint32_t next_slot_ = 2;                 // 0: trap page, 1: tables
+    std::uint64_t next_phys_ = 0x10'0000;
+    std::uint64_t aperture_virt_ = 0, aperture_phys_ = 0, aperture_bytes_ = 0;
+};
+
+}  // namespace teal::kvm
+
+#endif
