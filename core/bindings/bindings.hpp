@@ -30,6 +30,7 @@ void bind_link(nb::module_& m);
 void bind_wave(nb::module_& m);
 void bind_policy(nb::module_& m);
 void bind_sim(nb::module_& m);
+void bind_elf(nb::module_& m);
 
 // (lower bound in nanoseconds, count) of each bucket that is not empty.
 inline nb::list histogram_list(const Histogram& histogram) {

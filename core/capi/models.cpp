@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "capi/digest.hpp"
+#include "base/sha256.hpp"
 #include "capi/library.hpp"
 #include "capi/pin.hpp"
 
@@ -55,7 +55,7 @@ File open_model(const std::string& source, const std::string& pool) {
     if (::fstat(file.fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) throw Failure(LAIKA_ERR_INVALID, "source: " + source + ": not a regular file");
     const std::unique_ptr<char, decltype(&std::free)> real(::realpath(source.c_str(), nullptr), &std::free);
     file.path = real ? real.get() : source;
-    Digest contents;
+    Sha256 contents;
     std::vector<std::byte> chunk(1u << 20);
     for (off_t at = 0;;) {
         const ssize_t got = ::pread(file.fd.get(), chunk.data(), chunk.size(), at);
@@ -66,7 +66,7 @@ File open_model(const std::string& source, const std::string& pool) {
         at += got;
     }
     file.digest = contents.hex();
-    Digest both;
+    Sha256 both;
     const std::string where = file.digest + file.path + (pool.empty() ? "" : "\n" + pool);
     both.add(std::as_bytes(std::span(where)));
     std::string_view stem(file.path);

@@ -1571,6 +1571,54 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
     """
 
+class ElfProgram:
+    """A static ELF file that was read and checked."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """
+        machine, position_independent, duckinfo, resident, executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
+        file_bytes (of its file pages), sha256, ranges: (address, pages, file pages, 'rwx').
+        """
+
+    @property
+    def image(self) -> bytes:
+        """The file pages of all ranges, one range after the other."""
+
+def read_elf(file: bytes | bytearray | memoryview, name: str, *, duckinfo: bool = False, any_machine: bool = False, most_bytes: int = 68719476736, sha256: bytes | None = None) -> ElfProgram:
+    """
+    Reads and checks a static ELF file. Raises InvalidArgument, VersionMismatch. `sha256`: of the file, if it was made already.
+    """
+
+class ElfPlace:
+    """
+    Program memory: a memfd that programs are loaded into one after the other, page by page where they differ.
+    """
+
+    def __init__(self, nbytes: int) -> None: ...
+
+    def load(self, program: ElfProgram, bias: int = 0) -> dict[str, int]:
+        """
+        pages_written, pages_zeroed, pages_same, known (it was there already), steps, ns. Raises QuotaExceeded, InvalidArgument.
+        """
+
+    def steps(self) -> list[tuple[str, int, int, int, str]]:
+        """
+        (what, address, bytes, offset, 'rwx') for a process with nothing of it.
+        """
+
+    def steps_since_last(self) -> list[tuple[str, int, int, int, str]]:
+        """For a process that has what was there before the last load()."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def fileno(self) -> int:
+        """The memfd, which cannot be written through."""
+
 MAX_SEATS: int = 4
 
 SHORTEST_QUANTUM_NS: int = 20000

@@ -1,8 +1,9 @@
 /* duck.h: native programs that stay resident in a duck and are called there.
  *
- * C11, freestanding: no libc is needed, and none of it is used here. Usable from C++, and from Rust, Zig and others by declaring the same
- * three functions. A program defines duck_call(), and if it likes duck_init() and duck_exit(); `teal duck cc prog.c -o prog.elf` links the
- * start-up code that calls them. A program with a libc of its own writes DUCK_MAIN at file scope instead.
+ * C11, freestanding: no libc is needed, and none of it is used here. Usable from C++ as it is, from Rust through duck.rs beside it, and from Zig
+ * with @cImport. A program defines duck_call(), and if it likes duck_init() and duck_exit(); `teal duck cc prog.c -o prog.elf` compiles it and
+ * links the start-up code that calls them (start.c). A program that wants a libc is linked with one (`teal duck cc --libc`), or writes DUCK_MAIN
+ * at file scope and is linked as static programs are.
  *
  *     #include <duck.h>
  *     int64_t duck_call(const duck_t *duck, const void *args, uint64_t bytes, uint32_t core) {
@@ -14,6 +15,9 @@
  * functions over to serve(), which returns when the session is closed. A call is a line of shared memory that serve() polls; nothing else
  * happens between two calls. With several cores (SPMD) every core enters duck_call() with the same arguments and its own `core`; the
  * result of core 0 counts, and it is given when all have returned.
+ *
+ * With a libc: only the main thread, which is core 0, is one that the libc knows. Other cores have thread-local variables of their own, but may
+ * not call into the libc (no malloc, no printf): they compute.
  */
 #ifndef TEAL_DUCK_H
 #define TEAL_DUCK_H
@@ -22,6 +26,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+#define DUCK_EXTERN extern "C"
+#else
+#define DUCK_EXTERN extern
 #endif
 
 #define DUCK_ABI 1u
@@ -59,10 +66,37 @@ struct duck {
     void (*log)(const duck_t *duck, const char *text, uint64_t bytes); /* a line for `teal duck log` */
 };
 
-/* What a program defines. */
+/* What a program defines; duck_init() and duck_exit() only if it likes. */
 int duck_init(const duck_t *duck);
 int64_t duck_call(const duck_t *duck, const void *args, uint64_t bytes, uint32_t core);
 void duck_exit(const duck_t *duck);
+
+/* The duck_t in the auxiliary vector behind argv, or null: somebody ran the program by itself. */
+static inline const duck_t *duck_find(char *const *argv) {
+    while (*argv != 0) ++argv;
+    ++argv;
+    while (*argv != 0) ++argv; /* the environment */
+    const uintptr_t *entry = (const uintptr_t *)(const void *)(argv + 1);
+    while (entry[0] != 0 && entry[0] != AT_TEAL) entry += 2;
+    return entry[0] == AT_TEAL ? (const duck_t *)entry[1] : (const duck_t *)0;
+}
+
+/* By this note a loader knows a resident program. */
+#define DUCK_NOTE                                                                                                          \
+    __asm__(".pushsection .note.teal, \"a\"\n.balign 4\n.long 5, 4, 1\n.asciz \"Teal\"\n.balign 4\n.long 1\n.popsection")
+
+/* main() of a resident program with a libc. Define duck_init() and duck_exit() above it, or leave them out. */
+#define DUCK_MAIN                                                                                                          \
+    DUCK_NOTE;                                                                                                             \
+    DUCK_EXTERN __attribute__((weak)) int duck_init(const duck_t *duck);                                                   \
+    DUCK_EXTERN __attribute__((weak)) void duck_exit(const duck_t *duck);                                                  \
+    int main(int argc, char **argv) {                                                                                      \
+        const duck_t *duck = duck_find(argv);                                                                              \
+        (void)argc;                                                                                                        \
+        if (!duck || duck->abi < DUCK_ABI) return 125; /* run it in a duck: teal duck run */                               \
+        const duck_program_t program = {DUCK_ABI, sizeof(duck_program_t), duck_init, duck_call, duck_exit};                \
+        return duck->serve(duck, &program);                                                                                \
+    }
 
 /* Time stamp counter: the same on all cores, duck->tsc_hz per second. */
 static inline uint64_t duck_ticks(void) {

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "capi/digest.hpp"
 #include "capi/msgpack.hpp"
 #include "../check.hpp"
 
@@ -128,19 +127,6 @@ void test_lies() {
     CHECK(fine.skip() && fine.at_end());
 }
 
-void test_digest() {
-    const auto of = [](std::string_view text, std::size_t step) {
-        teal::capi::Digest digest;
-        for (std::size_t at = 0; at < text.size(); at += step) digest.add(std::as_bytes(std::span(text.substr(at, step))));
-        return digest.hex();
-    };
-    CHECK_EQ(of("", 1), std::string("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"));
-    CHECK_EQ(of("abc", 3), std::string("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
-    const std::string million(1'000'000, 'a');
-    for (const std::size_t step : {std::size_t{1'000'000}, std::size_t{63}, std::size_t{64}, std::size_t{65}, std::size_t{1}})
-        CHECK_EQ(of(million, step), std::string("cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"));
-}
-
 }  // namespace
 
 int main() {
@@ -149,6 +135,5 @@ int main() {
     test_wrong_kinds();
     test_cut_short();
     test_lies();
-    test_digest();
     return teal::check::summary();
 }
