@@ -2,6 +2,7 @@
 
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -132,26 +133,46 @@ void Guest::empty_aperture(std::uint32_t slot) {
     free_slots_.push_back(slot);
 }
 
-std::byte* Guest::reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept {
+std::span<std::byte> Guest::reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept {
     constexpr std::uint64_t present = 1, writable = 2, user = 4;
     for (const Area& area : areas_) {
-        if (!area.holds(virt, bytes)) {
+        if (!area.holds(virt, 1)) {
             continue;
         }
-        const std::uint64_t first = virt & ~(page_bytes - 1), end = virt + bytes;
-        for (std::uint64_t page = first; page < end; page += page_bytes) {
-            const std::uint64_t* entry = tables_->find(page);
+        const std::uint64_t most = std::min(bytes, area.bytes - (virt - area.virt));
+        std::uint64_t end = virt;
+        while (end < virt + most) {
+            const std::uint64_t* entry = tables_->find(end);
             const std::uint64_t needed = present | user | (write ? writable : 0);
             if (entry == nullptr || (*entry & needed) != needed) {
-                return nullptr;
+                break;
             }
+            if (write) tables_->mark_written(end);
+            end = (end & ~(page_bytes - 1)) + page_bytes;
         }
-        for (std::uint64_t page = first; write && page < end; page += page_bytes) {
-            tables_->mark_written(page);
-        }
-        return area.host + (virt - area.virt);
+        return {area.host + (virt - area.virt), std::min(end, virt + most) - virt};
     }
-    return nullptr;
+    return {};
+}
+
+bool Guest::read(std::uint64_t virt, void* to, std::uint64_t bytes) noexcept {
+    for (auto* at = static_cast<std::byte*>(to); bytes > 0;) {
+        const auto piece = reach(virt, bytes, false);
+        if (piece.empty()) return false;
+        std::memcpy(at, piece.data(), piece.size());
+        at += piece.size(), virt += piece.size(), bytes -= piece.size();
+    }
+    return true;
+}
+
+bool Guest::write(std::uint64_t virt, const void* from, std::uint64_t bytes) noexcept {
+    for (auto* at = static_cast<const std::byte*>(from); bytes > 0;) {
+        const auto piece = reach(virt, bytes, true);
+        if (piece.empty()) return false;
+        std::memcpy(piece.data(), at, piece.size());
+        at += piece.size(), virt += piece.size(), bytes -= piece.size();
+    }
+    return true;
 }
 
 void Guest::begin(unsigned core, Start start) {
@@ -246,8 +267,8 @@ Event Guest::decode_trap(unsigned index, unsigned number) noexcept {
             event.rflags = core.registers().r11;
         }
     } else if (number == 6) {
-        const std::byte* code = reach(event.rip, 2, false);
-        if (code != nullptr && code[0] == std::byte{0xcd} && code[1] == std::byte{int80_port}) {   // the same for int $0x80
+        std::uint8_t code[2] = {};
+        if (read(event.rip, code, 2) && code[0] == 0xcd && code[1] == int80_port) {   // the same for int $0x80
             event.what = Event::What::int80;
             event.rip += 2;
         }

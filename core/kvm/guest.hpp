@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kvm/machine.hpp"
@@ -58,8 +59,12 @@ public:
     std::uint32_t fill_aperture(std::uint64_t offset, std::uint64_t bytes, void* host);
     void empty_aperture(std::uint32_t slot);
 
-    // Where [virt, virt + bytes) lies in our memory if a program may read (or write) all of it; else null. For writing, the pages count as written by the program.
-    std::byte* reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept;
+    // Memory of ours behind the program's addresses from `virt` on, as far as it lies in one piece and a program may read (or write) it: at most `bytes`, none if not
+    // even the first byte. For writing, the pages count as written by the program.
+    std::span<std::byte> reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept;
+    // All or nothing, except that a write may have begun.
+    bool read(std::uint64_t virt, void* to, std::uint64_t bytes) noexcept;
+    bool write(std::uint64_t virt, const void* from, std::uint64_t bytes) noexcept;
 
     void begin(unsigned core, Start start);
     Event run(unsigned core) noexcept;

@@ -157,16 +157,26 @@ Core::~Core() {
     ::munmap(shared_, shared_bytes_);
 }
 
-void Core::set_model_registers() {
+// What ring 3 cannot change, and so is set once.
+void Core::set_up() {
     MsrList list;
     list.count = 4;
     list.entries[0] = {0xc000'0081, 0, 0x18ULL << 48 | 0x08ULL << 32};   // STAR: the segments of ring 0
-    list.entries[1] = {0xc000'0082, 0, stub(syscall_port)};   // LSTAR: where syscall goes
-    list.entries[3] = {0xc000'0083, 0, stub(syscall_port)};   // CSTAR: the same from 32-bit code, else ring 0 would run at address 0
-    list.entries[2] = {0xc000'0084, 0, 0x4'7700};   // FMASK: flags it clears
+    list.entries[1] = {0xc000'0082, 0, stub(syscall_port)};              // LSTAR: where syscall goes
+    list.entries[2] = {0xc000'0083, 0, stub(syscall_port)};              // CSTAR: the same from 32-bit code, else ring 0 would run at address 0
+    list.entries[3] = {0xc000'0084, 0, 0x4'7700};                        // FMASK: flags it clears
     if (::ioctl(core_.get(), set_msrs, &list) != 4) {
         refuse("KVM_SET_MSRS", errno);
     }
+    if (xcr0_ != 0) {
+        kvm_xcrs xcrs{};
+        xcrs.nr_xcrs = 1;
+        xcrs.xcrs[0].value = xcr0_;
+        if (::ioctl(core_.get(), KVM_SET_XCRS, &xcrs) != 0) {
+            refuse("KVM_SET_XCRS", errno);
+        }
+    }
+    set_up_ = true;
 }
 
 void Core::reset(const Start& start) {
@@ -198,14 +208,8 @@ void Core::reset(const Start& start) {
     if (::ioctl(core_.get(), KVM_SET_SREGS, &special) != 0) {
         refuse("KVM_SET_SREGS", errno);
     }
-    set_model_registers();
-    if (xcr0_ != 0) {
-        kvm_xcrs xcrs{};
-        xcrs.nr_xcrs = 1;
-        xcrs.xcrs[0].value = xcr0_;
-        if (::ioctl(core_.get(), KVM_SET_XCRS, &xcrs) != 0) {
-            refuse("KVM_SET_XCRS", errno);
-        }
+    if (!set_up_) {
+        set_up();
     }
     XsaveArea state;                                            // no component marked present: each as after power-up
     const std::uint16_t control = 0x37f;

@@ -101,7 +101,7 @@ public:
     [[nodiscard]] bool has_tsc_offset() const noexcept { return tsc_offset_; }
 
 private:
-    void set_model_registers();
+    void set_up();
 
     Handle core_;
     kvm_run* shared_ = nullptr;
@@ -109,7 +109,7 @@ private:
     unsigned index_;
     std::uint64_t xcr0_;
     bool fsgsbase_;
-    bool tsc_offset_ = false;
+    bool tsc_offset_ = false, set_up_ = false;
     kvm_segment code64_{}, code32_{}, data_{};
 };
 
