@@ -51,6 +51,7 @@ struct SessionOrder {
     std::uint64_t ob_bytes = 1 << 20;
     std::uint64_t log_bytes = 64 << 10;         // a power of two, at least a page; 0: no log
     std::uint64_t memory_bytes = 256 << 20;     // what the program may have beside its image, stack and buffers
+    std::uint64_t input_bytes = std::uint64_t{64} << 30;    // address space for input buffers, all that are mapped at once
     std::uint64_t stack_bytes = 8 << 20;        // a core
     std::uint64_t idle_ns = 10'000'000;         // how long an idle box polls before it sleeps
     std::uint64_t start_limit_ns = 10'000'000'000;  // loading and init()

@@ -65,7 +65,7 @@ public:
     void set_spin(std::uint64_t ns) noexcept { spin_ns_ = ns; }   // how long wait() polls before it sleeps
 
 private:
-    Answer look(std::uint64_t& heart_looked) noexcept;
+    Answer look(std::uint64_t now) noexcept;
     ControlPage* page_ = nullptr;
     const FatePage* fate_ = nullptr;
     SessionFacts facts_;

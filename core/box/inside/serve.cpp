@@ -1,0 +1,340 @@
+// Theory of operation. This code runs on the program's stack, with the program's thread pointer: no libc call that could set errno, no stack protector,
+// no thread-local variable. Core 0 polls the ask line and the order line. When it has an ask it hands it to the other cores
+// through a line that is the box's own, runs its part, waits for theirs, and answers. The program may overwrite all of this; then only its own
+// session suffers, because whoever reads the region believes nothing.
+#include "box/inside/serve.hpp"
+
+#include <duck.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "box/box.hpp"
+#include "box/inside/gate.hpp"
+
+namespace teal::box {
+namespace {
+
+constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t longest_nap_s = 10;   // somebody wakes us for whatever there is to do
+
+struct alignas(64) GoLine {
+    std::atomic<std::uint64_t> seq{0};
+    const void* args = nullptr;
+    std::uint64_t bytes = 0;
+    std::atomic<std::uint32_t> sleepers{0};
+};
+struct alignas(64) BackLine {
+    std::atomic<std::uint32_t> left{0};
+};
+struct Ib {
+    std::uint64_t id = 0, bytes = 0;
+    void* address = nullptr;    // null: free
+};
+
+GoLine go;
+BackLine back;
+std::atomic<std::uint32_t> waiting{0};
+const duck_program_t* program = nullptr;
+std::uint64_t main_thread_pointer = 0;
+std::uint64_t idle_ticks = 0;
+std::uint64_t args_bytes = 0, log_offset = 0, log_bytes = 0;
+std::uint64_t orders_seen = 0;
+bool closing = false, served = false;
+std::atomic<std::uint32_t> log_lock{0};
+Ib ibs[most_ibs];
+
+ControlPage* control() noexcept { return reinterpret_cast<ControlPage*>(layout::control); }
+duck_t* duck() noexcept { return reinterpret_cast<duck_t*>(layout::duck); }
+
+void relax() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    __asm__ volatile("yield");
+#endif
+}
+
+template <class Word>
+std::uint32_t* low_half(std::atomic<Word>& word) noexcept {
+    return reinterpret_cast<std::uint32_t*>(&word);
+}
+void sleep_on(std::uint32_t* word, std::uint32_t expected, bool own) noexcept {
+    timespec nap{static_cast<time_t>(longest_nap_s), 0};
+    raw(SYS_futex, reinterpret_cast<long>(word), own ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT, static_cast<long>(expected), reinterpret_cast<long>(&nap));
+}
+void wake(std::uint32_t* word, bool own) noexcept {
+    raw(SYS_futex, reinterpret_cast<long>(word), own ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE, 0x7fffffff);
+}
+
+void yield() { raw(SYS_sched_yield); }
+
+void log(const duck_t*, const char* text, std::uint64_t bytes) {
+    if (log_bytes == 0 || bytes == 0) return;
+    if (bytes > log_bytes) {
+        text += bytes - log_bytes;
+        bytes = log_bytes;
+    }
+    while (log_lock.exchange(1, std::memory_order_acquire) != 0) relax();   // SYNC: pairs with the release below
+    LogLine& line = control()->log;
+    const std::uint64_t at = line.written.load(std::memory_order_relaxed);
+    char* ring = reinterpret_cast<char*>(layout::control + log_offset);
+    const std::uint64_t start = at & (log_bytes - 1);
+    const std::uint64_t first = bytes < log_bytes - start ? bytes : log_bytes - start;
+    std::memcpy(ring + start, text, first);
+    std::memcpy(ring, text + first, bytes - first);
+    line.written.store(at + bytes, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
+    log_lock.store(0, std::memory_order_release);
+}
+
+Ib* ib_of(std::uint64_t id) noexcept {
+    for (Ib& ib : ibs)
+        if (ib.address != nullptr && ib.id == id) return &ib;
+    return nullptr;
+}
+
+int map_ib(const OrderMessage& order, int fd) noexcept {
+    Ib* ib = ib_of(order.id);
+    if (ib == nullptr) {
+        if (fd < 0) return ENOENT;
+        for (Ib& free_one : ibs)
+            if (free_one.address == nullptr) {
+                ib = &free_one;
+                break;
+            }
+        if (ib == nullptr) return ENOSPC;
+        const long at = raw(SYS_mmap, 0, static_cast<long>((order.bytes + page - 1) / page * page), PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+        if (at < 0 && at > -4096) return static_cast<int>(-at);
+        *ib = {order.id, order.bytes, reinterpret_cast<void*>(at)};
+    }
+    duck()->ib = ib->address;
+    duck()->ib_bytes = ib->bytes;
+    return 0;
+}
+
+int forget_ib(std::uint64_t id) noexcept {
+    Ib* ib = ib_of(id);
+    if (ib == nullptr) return ENOENT;
+    if (duck()->ib == ib->address) {
+        duck()->ib = nullptr;
+        duck()->ib_bytes = 0;
+    }
+    raw(SYS_munmap, reinterpret_cast<long>(ib->address), static_cast<long>((ib->bytes + page - 1) / page * page));
+    ib->address = nullptr;
+    return 0;
+}
+
+int obey(const OrderMessage& order, int fd) noexcept {
+    switch (order.op) {
+    case OrderOp::map: return map_ib(order, fd);
+    case OrderOp::unmap:
+        duck()->ib = nullptr;
+        duck()->ib_bytes = 0;
+        return 0;
+    case OrderOp::forget: return forget_ib(order.id);
+    case OrderOp::close: closing = true; return 0;
+    }
+    return EINVAL;
+}
+
+// One order off the socket; false when there is none.
+bool take_order() noexcept {
+    OrderMessage order{};
+    iovec part{&order, sizeof order};
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = space;
+    header.msg_controllen = sizeof space;
+    const long got = raw(SYS_recvmsg, box_socket, reinterpret_cast<long>(&header), MSG_DONTWAIT);
+    if (got == 0) closing = true;   // the yard is gone
+    if (got != sizeof order || order.magic != message_magic) return false;
+    int fd = -1;
+    if (header.msg_controllen >= CMSG_LEN(sizeof(int))) std::memcpy(&fd, space + CMSG_LEN(0), sizeof fd);
+    OrderDoneLine& done = control()->order_done;
+    done.status = obey(order, fd);
+    if (fd >= 0) raw(SYS_close, fd);
+    done.seq.store(order.seq, std::memory_order_release);   // SYNC: pairs with the acquire in Session::order()
+    wake(low_half(done.seq), false);
+    return true;
+}
+
+std::uint64_t thread_pointer() noexcept {
+    std::uint64_t pointer = 0;
+#if defined(__x86_64__)
+    raw(SYS_arch_prctl, 0x1003 /* ARCH_GET_FS */, reinterpret_cast<long>(&pointer));
+#else
+    __asm__ volatile("mrs %0, tpidr_el0" : "=r"(pointer));
+#endif
+    return pointer;
+}
+
+// What gcc's stack protector and glibc's pointers are mixed with lies there, and has to be the same on all cores.
+void take_over_guards(std::uint64_t mine) noexcept {
+#if defined(__x86_64__)
+    if (main_thread_pointer != 0 && mine != 0)
+        std::memcpy(reinterpret_cast<void*>(mine + 0x28), reinterpret_cast<const void*>(main_thread_pointer + 0x28), 16);
+#else
+    (void)mine;
+#endif
+}
+
+std::int64_t run_call(std::uint64_t bytes) noexcept {
+    if (bytes > args_bytes) return -EINVAL;
+    const void* args = control()->ask.args;
+    const std::uint32_t cores = duck()->cores;
+    if (cores > 1) {
+        go.args = args;
+        go.bytes = bytes;
+        back.left.store(cores - 1, std::memory_order_relaxed);
+        go.seq.fetch_add(1, std::memory_order_seq_cst);   // SYNC: pairs with the acquire in await_go(); before the look at sleepers
+        if (go.sleepers.load(std::memory_order_seq_cst) != 0) wake(low_half(go.seq), true);
+    }
+    const std::int64_t result = program->call(duck(), args, bytes, 0);
+    if (cores > 1)
+        for (std::uint32_t round = 1; back.left.load(std::memory_order_acquire) != 0; ++round) {   // SYNC: pairs with fetch_sub in serve_core()
+            relax();
+            if ((round & 1023) == 0) yield();
+        }
+    return result;
+}
+
+void answer_ask(std::uint64_t seq) noexcept {
+    ControlPage* page0 = control();
+    AnswerLine& answer = page0->answer;
+    const std::uint64_t began = duck_ticks();
+    const AskOp op = page0->ask.op;
+    const std::uint64_t bytes = page0->ask.bytes;
+    std::int64_t result = -ENOSYS;
+    if (op == AskOp::call) {
+        result = run_call(bytes);
+    } else if (op == AskOp::clear) {
+        std::memset(duck()->ob, 0, duck()->ob_bytes);
+        result = 0;
+    }
+    answer.result = result;
+    answer.began = began;
+    answer.done = duck_ticks();
+    // SYNC: pairs with the acquire in Caller::look(). An exchange: the look at `sleeps` must not come before it.
+    answer.seq.exchange(seq, std::memory_order_seq_cst);
+    if (answer.sleeps.load(std::memory_order_relaxed) != 0) wake(low_half(answer.seq), false);
+}
+
+// Waits until the ask or the order line differs from what was seen last.
+void await_work(std::uint64_t asks_seen) noexcept {
+    AskLine& ask = control()->ask;
+    OrderLine& orders = control()->order;
+    const std::uint64_t start = duck_ticks();
+    for (std::uint32_t round = 1;; ++round) {
+        if (ask.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
+        if (orders.seq.load(std::memory_order_acquire) != orders_seen) return;   // SYNC: pairs with the release in Session::order()
+        relax();
+        if ((round & 63) == 0 && duck_ticks() - start > idle_ticks) break;
+    }
+    ask.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
+    if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen)
+        sleep_on(low_half(ask.seq), static_cast<std::uint32_t>(asks_seen), false);
+    ask.sleeps.store(0, std::memory_order_relaxed);
+}
+
+void set_state(BoxState state, std::int32_t status) noexcept {
+    OrderDoneLine& line = control()->order_done;
+    line.status = status;
+    line.state.store(static_cast<std::uint32_t>(state), std::memory_order_release);   // SYNC: pairs with the acquire in Yard::open()
+    wake(low_half(line.state), false);
+}
+
+int serve(const duck_t* given, const duck_program_t* served_program) {
+    if (served || given != duck() || served_program == nullptr || served_program->abi != DUCK_ABI || served_program->bytes < sizeof(duck_program_t) ||
+        served_program->call == nullptr) {
+        set_state(BoxState::refused, EINVAL);
+        return 64;
+    }
+    served = true;
+    program = served_program;
+    main_thread_pointer = thread_pointer();
+    if (program->init != nullptr)
+        if (const int status = program->init(duck()); status != 0) {
+            set_state(BoxState::refused, status);
+            return status;
+        }
+    set_state(BoxState::ready, 0);
+    std::uint64_t asks_seen = 0;
+    while (!closing) {
+        await_work(asks_seen);
+        const std::uint64_t orders = control()->order.seq.load(std::memory_order_acquire);
+        if (orders != orders_seen) {
+            while (take_order()) {
+            }
+            orders_seen = orders;
+        }
+        const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);
+        if (asks != asks_seen && !closing) {
+            answer_ask(asks);
+            asks_seen = asks;
+        }
+    }
+    if (program->exit != nullptr) program->exit(duck());
+    set_state(BoxState::ended, 0);
+    return 0;
+}
+
+void await_go(std::uint64_t seen) noexcept {
+    const std::uint64_t start = duck_ticks();
+    const std::uint64_t patience = seen == 0 ? 0 : idle_ticks;
+    for (std::uint32_t round = 1;; ++round) {
+        if (go.seq.load(std::memory_order_acquire) != seen) return;   // SYNC: pairs with fetch_add in run_call()
+        relax();
+        if ((round & 63) == 0 && duck_ticks() - start > patience) break;
+    }
+    go.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    while (go.seq.load(std::memory_order_seq_cst) == seen) sleep_on(low_half(go.seq), static_cast<std::uint32_t>(seen), true);
+    go.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void prepare_duck(const BecomeMessage& m) noexcept {
+    gate(SYS_mmap, layout::duck, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    duck_t* mine = duck();
+    mine->abi = DUCK_ABI;
+    mine->bytes = sizeof(duck_t);
+    mine->cores = m.cores;
+    mine->ob = reinterpret_cast<void*>(layout::control + m.ob_offset);
+    mine->ob_bytes = m.ob_bytes;
+    mine->tsc_hz = m.tsc_hz;
+    mine->barrier = reinterpret_cast<duck_barrier_line_t*>(layout::duck + page / 2);
+    mine->serve = serve;
+    mine->yield = yield;
+    mine->log = log;
+    const std::uint64_t seconds = m.idle_ns / 1'000'000'000u;
+    idle_ticks = seconds * m.tsc_hz + (m.idle_ns - seconds * 1'000'000'000u) * (m.tsc_hz / 1000u) / 1'000'000u;
+    args_bytes = m.args_bytes;
+    log_offset = m.log_offset;
+    log_bytes = m.log_bytes;
+}
+
+std::uint32_t cores_waiting() noexcept { return waiting.load(std::memory_order_acquire); }   // SYNC: pairs with fetch_add in serve_core()
+
+void serve_core(void* argument) noexcept {
+    const auto core = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(argument));
+    waiting.fetch_add(1, std::memory_order_release);
+    std::uint64_t seen = 0;
+    for (;;) {
+        await_go(seen);
+        if (seen == 0) take_over_guards(thread_pointer());
+        ++seen;
+        program->call(duck(), go.args, go.bytes, core);
+        back.left.fetch_sub(1, std::memory_order_release);   // SYNC: pairs with the acquire in run_call()
+    }
+}
+
+}  // namespace teal::box

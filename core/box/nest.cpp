@@ -1,0 +1,299 @@
+// The yard's dealings with its zygote: starting it, having boxes made, hearing how they ended.
+#include <csignal>
+#include <cerrno>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/personality.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "box/yard_state.hpp"
+#include "cpu/clock.hpp"
+
+namespace teal::box {
+namespace {
+
+constexpr std::uint64_t least_tick_ns = 1'000'000;
+constexpr std::uint64_t witness_ns = 500'000'000;   // how long an ended box may go unreported
+
+std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
+
+// The pid of a pidfd in this process's own namespace; 0 where /proc does not say.
+std::uint32_t pid_of(int pidfd) noexcept {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    std::FILE* file = std::fopen(path, "re");
+    if (file == nullptr) return 0;
+    char line[128];
+    long pid = 0;
+    while (std::fgets(line, sizeof line, file) != nullptr)
+        if (std::strncmp(line, "Pid:", 4) == 0) pid = std::strtol(line + 4, nullptr, 10);
+    std::fclose(file);
+    return pid > 0 ? static_cast<std::uint32_t>(pid) : 0;
+}
+
+int spawn(const YardOptions& options, int socket, pid_t& pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawn_file_actions_adddup2(&actions, socket, box_socket);
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    ::posix_spawnattr_setsigdefault(&attributes, &all);
+    ::posix_spawnattr_setsigmask(&attributes, &none);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    std::string words[3] = {options.program, "zygote", "--no-namespaces"};
+    char* arguments[4] = {words[0].data(), words[1].data(), options.namespaces ? nullptr : words[2].data(), nullptr};
+    char* environment[] = {nullptr};
+    // Per thread, and only for the child: the same addresses in every box.
+    const int before = ::personality(0xffffffff);
+    if (before >= 0) ::personality(static_cast<unsigned long>(before) | ADDR_NO_RANDOMIZE);
+    const int error = ::posix_spawn(&pid, options.program.c_str(), &actions, &attributes, arguments, environment);
+    if (before >= 0) ::personality(static_cast<unsigned long>(before));
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+    return error;
+}
+
+void reap(pid_t pid) noexcept {
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+}
+
+}  // namespace
+
+// PR_SET_PDEATHSIG is about the parent's *thread*: so it is the yard's own that starts the zygote.
+bool Yard::State::start_zygote() {
+    int pair[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        failure = system_message("socketpair", errno);
+        return false;
+    }
+    Descriptor ours(pair[0]), theirs(pair[1]);
+    pid_t pid = 0;
+    const int error = spawn(options, theirs.get(), pid);
+    theirs.reset();
+    if (error != 0) {
+        failure = system_message(("start " + options.program).c_str(), error);
+        return false;
+    }
+    pollfd socket{ours.get(), POLLIN, 0};
+    HelloMessage said{};
+    const std::uint64_t limit = now_ns() + options.zygote_limit_ns;
+    int ready = 0;
+    do {
+        const std::uint64_t now = now_ns();
+        ready = ::poll(&socket, 1, now >= limit ? 0 : static_cast<int>((limit - now) / 1'000'000) + 1);
+    } while (ready < 0 && errno == EINTR);
+    std::size_t none = 0;
+    const long got = ready > 0 ? receive_record(ours.get(), &said, sizeof said, {}, none) : -ETIMEDOUT;
+    const bool talks = got == sizeof said && said.magic == message_magic && said.version == message_version;
+    const bool confined = talks && (said.no_new_privileges == 0 && said.seccomp == 0);
+    if (!talks || (!confined && options.demand_seccomp)) {
+        failure = talks ? "this machine offers no seccomp filter (errno " + std::to_string(said.seccomp) +
+                              "), so a program could not be confined; demand_seccomp=False runs trusted programs without"
+                        : got == sizeof said ? options.program + " is of another version of Teal" : options.program + " did not answer";
+        ours.reset();
+        ::kill(pid, SIGKILL);
+        reap(pid);
+        return false;
+    }
+    const std::lock_guard lock(mutex);
+    hello = said;
+    zygote = std::move(ours);
+    zygote_pid = pid;
+    failure.clear();
+    ++counts.zygotes_started;
+    for (std::uint32_t kind = 0; kind < box_kinds; ++kind)
+        for (std::uint32_t i = 0; i < wanted[kind]; ++i) ask(static_cast<BoxKind>(kind));
+    return true;
+}
+
+void Yard::State::ask(BoxKind kind) {
+    const SpawnMessage message{message_magic, message_version, kind, 0};
+    const iovec part{const_cast<SpawnMessage*>(&message), sizeof message};
+    if (zygote && send_record(zygote.get(), {&part, 1}, {}) == 0) ++asked[static_cast<std::uint32_t>(kind)];
+}
+
+Spare Yard::State::take(BoxKind kind, std::uint64_t limit_ns) {
+    const auto at = static_cast<std::uint32_t>(kind);
+    std::unique_lock lock(mutex);
+    const std::uint64_t limit = now_ns() + limit_ns;
+    wanted[at] = std::max(wanted[at], kind == BoxKind::resident ? options.spares : options.judge_spares);
+    if (spares[at].empty()) ++counts.spares_waited_for;
+    while (spares[at].empty()) {
+        if (closed) throw Error(Code::closed, "this yard is closed");
+        if (!failure.empty()) throw Error(Code::internal_error, "no box can be made: " + failure);
+        if (asked[at] == 0) ask(kind);
+        const std::uint64_t now = now_ns();
+        if (now >= limit) throw Error(Code::deadline_exceeded, "the zygote has not made a box within " + std::to_string(limit_ns / 1'000'000) + " ms");
+        changed.wait_for(lock, std::chrono::nanoseconds(std::min<std::uint64_t>(limit - now, 100'000'000)));
+    }
+    if (closed) throw Error(Code::closed, "this yard is closed");
+    Spare box = std::move(spares[at].front());
+    spares[at].pop_front();
+    ++counts.boxes_used;
+    while (spares[at].size() + asked[at] < wanted[at]) {
+        const std::uint32_t before = asked[at];
+        ask(kind);
+        if (asked[at] == before) break;
+    }
+    return box;
+}
+
+void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descriptor socket) {
+    const auto at = static_cast<std::uint32_t>(message.kind);
+    if (message.magic != message_magic || at >= box_kinds) return;
+    if (message.word == ZygoteWord::ended) {
+        std::shared_ptr<Session::State> session;
+        {
+            const std::lock_guard lock(mutex);
+            ++counts.boxes_ended;
+            for (auto& kind : spares)
+                for (auto spare = kind.begin(); spare != kind.end();) spare = spare->inner == message.pid ? kind.erase(spare) : spare + 1;
+            if (const auto found = sessions.find(message.pid); found != sessions.end()) {
+                session = std::move(found->second);
+                sessions.erase(found);
+            }
+        }
+        if (session) session->finish(message.status, false);
+        return;
+    }
+    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket)};
+    const std::lock_guard lock(mutex);
+    if (asked[at] > 0) --asked[at];
+    if (message.word == ZygoteWord::made && made.pidfd && made.socket) {
+        ++counts.boxes_made;
+        counts.last_box_ns = message.ns;
+        spares[at].push_back(std::move(made));
+    } else {
+        failure = system_message("fork of a box", message.status);
+    }
+    changed.notify_all();
+}
+
+void Yard::State::zygote_gone() {
+    std::map<std::int32_t, std::shared_ptr<Session::State>> orphans;
+    pid_t pid = 0;
+    {
+        const std::lock_guard lock(mutex);
+        orphans.swap(sessions);
+        zygote.reset();
+        pid = std::exchange(zygote_pid, 0);
+        for (auto& kind : spares) kind.clear();
+        for (auto& count : asked) count = 0;
+    }
+    if (pid > 0) {
+        ::kill(pid, SIGKILL);
+        reap(pid);
+    }
+    for (const auto& [inner, session] : orphans) {
+        session->kill(Fate::lost, 0);
+        session->finish(0, true);
+    }
+    changed.notify_all();
+}
+
+void Yard::State::tick(std::uint64_t now) noexcept {
+    std::vector<std::shared_ptr<Session::State>> open;
+    {
+        const std::lock_guard lock(mutex);
+        open.reserve(sessions.size());
+        for (const auto& [inner, session] : sessions) open.push_back(session);
+    }
+    for (const auto& session : open) {
+        session->fate->alive_ns.store(now, std::memory_order_relaxed);
+        const std::uint64_t asked_seq = session->page->ask.seq.load(std::memory_order_relaxed);
+        const std::uint64_t answered = session->page->answer.seq.load(std::memory_order_relaxed);
+        if (asked_seq == answered) {
+            session->since_ns = 0;
+        } else if (session->since_ns == 0 || session->answered != answered) {
+            session->answered = answered;
+            session->since_ns = now;
+        } else if (const std::uint64_t limit = session->facts.call_limit_ns; limit != 0 && now - session->since_ns > limit) {
+            session->kill(Fate::overdue, static_cast<std::int32_t>(std::min<std::uint64_t>(limit / 1'000'000, INT32_MAX)));
+        }
+        pollfd ended{session->box.pidfd.get(), POLLIN, 0};
+        if (::poll(&ended, 1, 0) <= 0) continue;
+        if (session->gone_ns == 0) session->gone_ns = now;
+        if (now - session->gone_ns < witness_ns) continue;
+        {
+            const std::lock_guard lock(mutex);
+            sessions.erase(session->box.inner);
+        }
+        session->finish(0, true);
+    }
+}
+
+void Yard::State::run() noexcept {
+    bool up = start_zygote();
+    {
+        const std::lock_guard lock(mutex);
+        started = true;
+    }
+    changed.notify_all();
+    std::uint64_t next_tick = now_ns();
+    for (;;) {
+        pollfd both[2] = {{wake.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+        std::uint64_t period = 0;
+        {
+            const std::lock_guard lock(mutex);
+            if (closed) break;
+            both[1].fd = up ? zygote.get() : -1;
+            if (!sessions.empty()) period = std::max(options.tick_ns, least_tick_ns);
+        }
+        std::uint64_t now = now_ns();
+        const std::uint64_t pause = period == 0 ? 0 : now >= next_tick ? 0 : next_tick - now;
+        const timespec nap{static_cast<time_t>(pause / 1'000'000'000), static_cast<long>(pause % 1'000'000'000)};
+        ::ppoll(both, 2, period == 0 ? nullptr : &nap, nullptr);
+        if ((both[0].revents & POLLIN) != 0) {
+            std::uint64_t count = 0;
+            [[maybe_unused]] const ssize_t drained = ::read(wake.get(), &count, sizeof count);
+        }
+        for (int most = 64; up && both[1].revents != 0 && most > 0; --most) {
+            ZygoteMessage message{};
+            Descriptor fds[2];
+            std::size_t count = 0;
+            const long got = receive_record(both[1].fd, &message, sizeof message, fds, count);
+            if (got == -EAGAIN) break;
+            if (got == sizeof message) {
+                hear(message, std::move(fds[0]), std::move(fds[1]));
+                continue;
+            }
+            zygote_gone();
+            up = start_zygote();
+        }
+        now = now_ns();
+        if (period != 0 && now >= next_tick) {
+            tick(now);
+            next_tick = now + period;
+        }
+    }
+    zygote_gone();
+}
+
+void Yard::State::nudge() noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake.get(), &one, sizeof one);
+}
+
+void Yard::State::close() noexcept {
+    {
+        const std::lock_guard lock(mutex);
+        closed = true;
+    }
+    changed.notify_all();
+    nudge();
+    if (thread.joinable()) thread.join();
+}
+
+}  // namespace teal::box

@@ -1,0 +1,99 @@
+// What yard.cpp, nest.cpp and session.cpp share: the inside of a yard and of its sessions. Private to core/box.
+//
+// Locks, in this order: Session::State::order_mutex, Yard::State::mutex, Session::State::mutex.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "box/descriptor.hpp"
+#include "box/message.hpp"
+#include "box/yard.hpp"
+
+namespace teal::box {
+
+// A box that waits for its message.
+struct Spare {
+    std::int32_t inner = 0;     // its pid, as the zygote says it
+    std::uint32_t pid = 0;      // as this process would; 0: not known here
+    Descriptor pidfd, socket;
+};
+
+struct Session::State {
+    SessionFacts facts;
+    ControlPage* page = nullptr;
+    FatePage* fate = nullptr;
+    Descriptor control, fate_file, ended_event;
+    Spare box;
+    std::weak_ptr<Yard::State> yard;
+    bool of_another_process() const noexcept;
+    std::uint32_t owner = 0;    // the process that made it
+
+    std::mutex order_mutex;     // one order at a time
+    std::uint64_t orders = 0;
+    std::set<std::uint64_t> mapped;
+
+    mutable std::mutex mutex;   // guards what follows
+    mutable std::condition_variable changed;
+    bool finished = false;
+    bool closing = false;
+    Fate wanted = Fate::running;    // why we kill it
+    std::int32_t wanted_detail = 0;
+
+    // The yard's thread only
+    std::uint64_t answered = 0, since_ns = 0;   // the answer that was there when a call was first seen open, and when that was
+    std::uint64_t gone_ns = 0;                  // the pidfd said so then
+
+    ~State();
+    int order(OrderOp op, std::uint64_t id, std::uint64_t bytes, int fd, std::uint64_t limit_ns);
+    void kill(Fate fate, std::int32_t detail) noexcept;
+    // The box is reaped (status as wait4 gives it), or will never be heard of (`lost`).
+    void finish(int status, bool lost) noexcept;
+    void wake_all() noexcept;
+    bool wait(std::uint64_t limit_ns) const;
+};
+
+struct Yard::State : std::enable_shared_from_this<Yard::State> {
+    YardOptions options;
+    std::uint32_t owner = 0;        // the process that made the yard
+    std::thread thread;
+    Descriptor wake;                // eventfd: the thread should look
+
+    mutable std::mutex mutex;       // guards what follows
+    std::condition_variable changed;
+    HelloMessage hello{};
+    Descriptor zygote;              // its socket
+    std::int32_t zygote_pid = 0;    // the child of this process
+    bool started = false, closed = false;
+    std::string failure;            // why there is no zygote
+    std::deque<Spare> spares[box_kinds];
+    std::uint32_t asked[box_kinds] = {}, wanted[box_kinds] = {};
+    std::map<std::int32_t, std::shared_ptr<Session::State>> sessions;
+    std::uint64_t next_id = 1;
+    YardStatistics counts;
+
+    void run() noexcept;                                    // the thread
+    bool start_zygote();                                    // thread only
+    void zygote_gone();                                     // thread only
+    void hear(const ZygoteMessage& message, Descriptor pidfd, Descriptor socket);
+    void tick(std::uint64_t now) noexcept;
+    void ask(BoxKind kind);                                 // with `mutex` held
+    Spare take(BoxKind kind, std::uint64_t limit_ns);       // throws
+    void nudge() noexcept;
+    void close() noexcept;
+};
+
+// The message that makes a box run something; throws when it does not fit.
+void send_become(const Spare& box, const BecomeMessage& message, const Image& image, std::span<const int> fds);
+// What a BecameMessage that is not "running" means, for people.
+std::string became_text(const BecameMessage& said);
+std::uint64_t writable_bytes(const Image& image) noexcept;
+std::uint64_t image_bytes(const Image& image) noexcept;
+
+}  // namespace teal::box
