@@ -69,7 +69,7 @@ std::uint32_t Guest::take_slot() {
     return slot;
 }
 
-Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host, bool read_only) {
+Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host, bool read_only, bool large) {
     std::uint64_t end = 0;
     if (virt % page_bytes != 0 || bytes % page_bytes != 0 || bytes == 0 || virt < system_bytes ||
         !checked_add(virt, bytes, end) || end > highest_user) {
@@ -94,8 +94,17 @@ Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* h
         throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
     }
     machine_.add_memory(area.slot, area.phys, bytes, area.host, read_only);
-    tables_->map(virt, area.phys, area.pages(), access);
+    map_area(area, large);
     return areas_.back();
+}
+
+void Guest::map_area(const Area& area, bool large) {
+    const std::uint64_t end = area.virt + area.bytes;
+    const std::uint64_t from = large ? std::min(round_up(area.virt, large_page_bytes), end) : end;
+    const std::uint64_t to = large ? std::max(end & ~(large_page_bytes - 1), from) : end;
+    tables_->map(area.virt, area.phys, (from - area.virt) / page_bytes, area.access);
+    tables_->map_large(from, area.phys + (from - area.virt), (to - from) / large_page_bytes, area.access);
+    tables_->map(to, area.phys + (to - area.virt), (end - to) / page_bytes, area.access);
 }
 
 void Guest::protect(std::uint64_t virt, std::uint64_t pages, Access access) {
@@ -108,23 +117,28 @@ void Guest::protect(std::uint64_t virt, std::uint64_t pages, Access access) {
     throw Error(Code::invalid_argument, "pages to protect that are in no area");
 }
 
-void Guest::add_aperture(std::uint64_t virt, std::uint64_t bytes) {
+std::uint64_t Guest::add_aperture(std::uint64_t virt, std::uint64_t most_bytes) {
+    const std::uint64_t end = std::uint64_t{1} << machine_.physical_bits();
     aperture_virt_ = virt;
     aperture_phys_ = next_phys_;
-    aperture_bytes_ = bytes;
-    next_phys_ += bytes;
-    if (next_phys_ >> machine_.physical_bits() != 0) {
-        throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
-    }
-    tables_->map_large(virt, aperture_phys_, bytes / large_page_bytes, {.user = true, .write = false, .execute = false});
+    aperture_bytes_ = std::min(most_bytes, end - next_phys_) & ~(large_page_bytes - 1);
+    next_phys_ += aperture_bytes_;
+    return aperture_bytes_;
 }
 
 std::uint32_t Guest::fill_aperture(std::uint64_t offset, std::uint64_t bytes, void* host) {
-    if (offset % page_bytes != 0 || bytes % page_bytes != 0 || bytes == 0 || !within(offset, bytes, aperture_bytes_)) {
+    if (offset % large_page_bytes != 0 || bytes % page_bytes != 0 || bytes == 0 || !within(offset, bytes, aperture_bytes_)) {
         throw Error(Code::invalid_argument, "memory outside a guest's aperture");
     }
     const std::uint32_t slot = take_slot();
-    machine_.add_memory(slot, aperture_phys_ + offset, bytes, host, true);
+    try {
+        tables_->map_large(aperture_virt_ + offset, aperture_phys_ + offset, round_up(bytes, large_page_bytes) / large_page_bytes,
+                           {.user = true, .write = false, .execute = false});
+        machine_.add_memory(slot, aperture_phys_ + offset, bytes, host, true);
+    } catch (...) {
+        free_slots_.push_back(slot);
+        throw;
+    }
     return slot;
 }
 

@@ -4,7 +4,7 @@
 // own, so what is no area is nowhere. A program runs in ring 3 from its first instruction; it leaves by a trap, by a system call, or because it is told to (stop). What a program
 // can ask is decided by whoever calls run(); the guest only says what happened.
 // The *aperture* is a range of guest addresses mapped once and for all, read-only: an input buffer is mapped by giving KVM memory for a part of it, and no page
-// table changes while cores run.
+// table that KVM has looked at changes while cores run.
 #pragma once
 
 #if defined(__x86_64__)
@@ -49,13 +49,14 @@ public:
     Guest(const Guest&) = delete;
     Guest& operator=(const Guest&) = delete;
 
-    // `host` null: new zeroed memory, had when touched. Addresses and sizes are whole pages, above system_bytes. Throws.
-    Area& add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host = nullptr, bool read_only = false);
+    // `host` null: new zeroed memory, had when touched. Addresses and sizes are whole pages, above system_bytes. `large`: pages of 2 MiB where they fit; whose bits nobody counts. Throws.
+    Area& add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host = nullptr, bool read_only = false, bool large = false);
     void protect(std::uint64_t virt, std::uint64_t pages, Access access);
 
-    // A range for input buffers, 2 MiB pages; no memory in it yet. One a guest.
-    void add_aperture(std::uint64_t virt, std::uint64_t bytes);
-    // Memory of ours at an offset in the aperture; whole pages. Returns the slot. Throws.
+    // A range for input buffers, read-only, 2 MiB pages; no memory in it yet. One a guest.
+    // As many bytes as there is room for; returns how many.
+    std::uint64_t add_aperture(std::uint64_t virt, std::uint64_t most_bytes);
+    // Memory of ours at an offset in the aperture, a multiple of 2 MiB; whole pages. Returns the slot. Throws.
     std::uint32_t fill_aperture(std::uint64_t offset, std::uint64_t bytes, void* host);
     void empty_aperture(std::uint32_t slot);
 
@@ -76,6 +77,7 @@ public:
     [[nodiscard]] Tables& tables() noexcept { return *tables_; }
 
 private:
+    void map_area(const Area& area, bool large);
     [[nodiscard]] Event decode(unsigned core) noexcept;
     [[nodiscard]] Event decode_trap(unsigned core, unsigned number) noexcept;
     std::uint32_t take_slot();

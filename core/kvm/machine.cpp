@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 #include "base/error.hpp"
 #include "kvm/trap_page.hpp"
@@ -18,6 +19,7 @@
 namespace teal::kvm {
 namespace {
 
+int lent_device = -1;
 constexpr std::uint64_t wanted_xcr0 = 0xe7;   // x87, SSE, AVX, AVX-512; tiles would need a permission first
 
 [[noreturn]] void refuse(const char* what, int error) { throw Error(Code::quota_exceeded, system_message(what, error)); }
@@ -63,7 +65,14 @@ const char* device_path() noexcept {
     return path == nullptr ? "/dev/kvm" : path;
 }
 
+void lend_device(int fd) noexcept { lent_device = fd; }
+
 Handle open_device(int& error) noexcept {
+    if (lent_device >= 0) {
+        const int copy = ::fcntl(lent_device, F_DUPFD_CLOEXEC, 0);
+        error = copy < 0 ? errno : 0;
+        return Handle{copy};
+    }
     const char* path = device_path();
     error = ENOENT;
     if (*path == '\0' || std::strcmp(path, "none") == 0) {
@@ -179,6 +188,16 @@ void Core::set_up() {
     set_up_ = true;
 }
 
+void Core::set_tsc_offset(std::uint64_t offset) {
+    kvm_device_attr attribute{};
+    attribute.group = KVM_VCPU_TSC_CTRL;
+    attribute.attr = KVM_VCPU_TSC_OFFSET;
+    attribute.addr = reinterpret_cast<std::uint64_t>(&offset);
+    if (::ioctl(core_.get(), KVM_SET_DEVICE_ATTR, &attribute) != 0) {
+        refuse("KVM_VCPU_TSC_OFFSET", errno);
+    }
+}
+
 void Core::reset(const Start& start) {
     kvm_sregs special{};
     if (::ioctl(core_.get(), KVM_GET_SREGS, &special) != 0) {
@@ -231,6 +250,9 @@ void Core::reset(const Start& start) {
     }
     shared_->immediate_exit = 0;
     shared_->kvm_dirty_regs = 0;
+    if (tsc_offset_ && (start.zero_tsc || start.same_tsc)) {
+        set_tsc_offset(start.same_tsc ? 0 : -__rdtsc());
+    }
 }
 
 void Core::resume(std::uint64_t rip, std::uint64_t rsp, std::uint64_t rflags) noexcept {

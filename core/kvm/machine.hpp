@@ -33,6 +33,8 @@ private:
 // Opens TEAL_KVM_DEVICE (for tests; empty or "none": as if there were none), else /dev/kvm. Not open: a negative errno.
 Handle open_device(int& error) noexcept;
 const char* device_path() noexcept;
+// From now on open_device() gives copies of this descriptor: for a process that cannot open files.
+void lend_device(int fd) noexcept;
 
 class Machine {
 public:
@@ -69,8 +71,8 @@ struct Start {
     std::uint64_t fs_base = 0;
     bool code32 = false;          // in a 32-bit segment
     std::uint64_t root = 0;       // of the page tables
-    std::uint64_t tsc = 0;        // only if reset_tsc
-    bool reset_tsc = false;
+    bool zero_tsc = false;        // the time stamp counter begins at 0, where KVM can do that
+    bool same_tsc = false;        // it is that of this machine
 };
 
 class Core {
@@ -102,6 +104,7 @@ public:
 
 private:
     void set_up();
+    void set_tsc_offset(std::uint64_t offset);
 
     Handle core_;
     kvm_run* shared_ = nullptr;

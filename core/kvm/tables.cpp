@@ -102,7 +102,10 @@ void Tables::map_large(std::uint64_t virt, std::uint64_t phys, std::uint64_t lar
     }
 }
 
-std::uint64_t* Tables::find(std::uint64_t virt) noexcept { return walk(virt, 0, false); }
+std::uint64_t* Tables::find(std::uint64_t virt) noexcept {
+    std::uint64_t* above = walk(virt, 1, false);
+    return above != nullptr && (*above & (present | large)) == (present | large) ? above : walk(virt, 0, false);
+}
 
 void Tables::mark_written(std::uint64_t virt) noexcept {
     for (unsigned level = 0; level < 4; ++level) {

@@ -43,7 +43,7 @@ public:
     void map(std::uint64_t virt, std::uint64_t phys, std::uint64_t pages, Access access);
     void map_large(std::uint64_t virt, std::uint64_t phys, std::uint64_t large_pages, Access access);
 
-    // The entry of a page; null: no table there.
+    // The entry of a page, or of the large page that it lies in; null: no table there.
     [[nodiscard]] std::uint64_t* find(std::uint64_t virt) noexcept;
     // What we wrote ourselves on the program's behalf counts as written by it.
     void mark_written(std::uint64_t virt) noexcept;
