@@ -91,17 +91,16 @@ End Calls::answer(unsigned core, const Event& event) noexcept {
     if (number == SYS_exit || (number == SYS_exit_group && abi_ == box::Abi::linux_static)) {
         return {true, 255, static_cast<std::int32_t>(registers.rdi), 0};
     }
-    if (number == SYS_tkill) {
-        return {true, 253, 0, static_cast<std::int32_t>(registers.rsi)};
+    const bool kills = number == SYS_tkill || number == SYS_tgkill || number == SYS_kill;
+    const bool itself = registers.rdi == static_cast<std::uint64_t>(only_process);
+    if ((kills && itself) || (number == SYS_tkill && abi_ == box::Abi::duckinfo)) {
+        return {true, 253, 0, static_cast<std::int32_t>(number == SYS_tgkill ? registers.rdx : registers.rsi)};
     }
     if (abi_ == box::Abi::duckinfo) {
         return {true, 254, 0, 0};
     }
-    if (number == SYS_tgkill || number == SYS_kill) {
-        return {true, 253, 0, static_cast<std::int32_t>(number == SYS_tgkill ? registers.rdx : registers.rsi)};
-    }
     const std::uint64_t arguments[6] = {registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9};
-    registers.rax = static_cast<std::uint64_t>(linux_call(number, arguments));
+    registers.rax = static_cast<std::uint64_t>(kills ? -EPERM : linux_call(number, arguments));
     guest_->core(core).resume(event.rip, event.rsp, event.rflags);
     return {};
 }

@@ -246,11 +246,13 @@ void Resident::follow(std::uint32_t core) {
         if (event.what == Event::What::syscall) {
             if (!answer(core, event)) return;
         } else if (event.what == Event::What::trap) {
-            die(event);
+            die(event, signal_of(event.number));
+        } else if (event.what == Event::What::int80) {
+            die(event, SIGSYS);                              // as in a process box: nobody has 32-bit calls
         } else if (event.what == Event::What::stopped) {
             guest_->core(core).unstop();
         } else {
-            say(event.what == Event::What::int80 ? "teal: a 64-bit program made a 32-bit system call\n" : "teal: KVM could not run the guest\n");
+            say("teal: KVM could not run the guest\n");
             ::_exit(70);
         }
     }
@@ -393,12 +395,11 @@ void Resident::say(const char* text) noexcept {
     control_->log.written.store(at + bytes, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
 }
 
-void Resident::die(const Event& event) noexcept {
+void Resident::die(const Event& event, int number) noexcept {
     char text[160];
     std::snprintf(text, sizeof text, "teal: trap %u at 0x%llx, address 0x%llx, stack 0x%llx\n", event.number, static_cast<unsigned long long>(event.rip),
                   static_cast<unsigned long long>(event.address), static_cast<unsigned long long>(event.rsp));
     say(text);
-    const int number = signal_of(event.number);
     ::signal(number, SIG_DFL);
     ::raise(number);
     ::_exit(70);

@@ -76,7 +76,7 @@ private:
     std::optional<std::uint64_t> find_room(std::uint64_t bytes) const noexcept;
     void set_ib(std::uint64_t virt, std::uint64_t bytes) noexcept;
     void say(const char* text) noexcept;               // a line in the session's log
-    [[noreturn]] void die(const Event& event) noexcept;
+    [[noreturn]] void die(const Event& event, int number) noexcept;
 
     Order order_;
     box::ControlPage* control_ = nullptr;

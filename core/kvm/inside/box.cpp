@@ -3,8 +3,6 @@
 // Theory of operation. The zygote is the same code (core/box/inside/zygote.cpp); what it calls for a box is here. /dev/kvm is opened before the zygote gives up the file system, and each box
 // gets it beside its socket. A box makes its own machine with it: KVM machines belong to the memory of the process that made them.
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -71,7 +69,7 @@ kvm::Resident::Order receive() {
 
 int open_devices() noexcept {
     int error = 0;
-    const kvm::Handle device = kvm::open_device(error);
+    static const kvm::Handle device = kvm::open_device(error);   // stays open
     if (!device || ::dup2(device.get(), box_socket + 1) < 0) return 0;
     kvm::lend_device(box_socket + 1);
     return 1;
@@ -81,8 +79,7 @@ void become(BoxKind) noexcept {
     std::unique_ptr<kvm::Resident> resident;
     try {
         resident = std::make_unique<kvm::Resident>(receive());
-    } catch (const std::exception& error) {
-        std::fprintf(stderr, "teal-kvm-box: %s\n", error.what());
+    } catch (const std::exception&) {
         give_up(kvm::Resident::stage(), errno != 0 ? errno : EINVAL, 0);
     }
     const BecameMessage said{message_magic, 0, static_cast<std::uint32_t>(BecomeStage::running), 0};

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -81,6 +82,7 @@ int install_filter(BoxKind) noexcept {
     allow_bits(code, SYS_mmap, 2, 0, PROT_EXEC);
     allow_bits(code, SYS_mprotect, 2, 0, PROT_EXEC);
     allow_bits(code, SYS_clone, 0, CLONE_VM | CLONE_THREAD | CLONE_SIGHAND, 0);
+    allow_value(code, SYS_fcntl, 1, F_DUPFD_CLOEXEC);
     allow_value(code, SYS_tgkill, 0, static_cast<std::uint32_t>(::getpid()));
     add(code, BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
     const sock_fprog program{static_cast<unsigned short>(code.size()), code.data()};
