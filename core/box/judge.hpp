@@ -32,6 +32,7 @@ struct RunOrder {
         bool writable = false;
     };
     std::vector<Buffer> buffers;
+    std::uint64_t report_address = 0;   // duckinfo: the page that is copied into RunRecord::report when the run is over; 0: none
     std::int32_t pin = -1;          // CPU to run on; -1: wherever
 };
 
@@ -40,7 +41,8 @@ enum class RunStatus : std::uint8_t { finished, time_limit, runtime_error, judge
 struct RunRecord {
     RunStatus status = RunStatus::judge_failed;
     std::string reason;             // judge_failed: whose fault and what
-    std::string clock;              // "thread cpu clock" or "cycles": what `time_ns` was measured with
+    std::string clock;              // what `time_ns` was measured with
+    std::string memory;             // and what memory_kb was
     std::uint64_t count_inst = 0;   // 0: no counter
     std::uint64_t clk_thread = 0, clk_ref_tsc = 0;
     double clock_mhz = 0, tsc_mhz = 0, ext_mhz = 0;
@@ -53,6 +55,7 @@ struct RunRecord {
     std::uint64_t trap_epc = 0, trap_cr2 = 0;
     // Beyond the reference
     std::int32_t signal = 0;        // 0: none
+    std::vector<std::byte> report;  // the page at report_address
     bool stdout_truncated = false, stderr_truncated = false, memory_exceeded = false;
     std::uint64_t user_ns = 0, system_ns = 0;
     std::uint64_t voluntary_switches = 0, involuntary_switches = 0, minor_faults = 0, major_faults = 0;

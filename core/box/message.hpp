@@ -11,7 +11,7 @@
 namespace teal::box {
 
 inline constexpr std::uint32_t message_magic = 0x584f'4254;   // "TBOX"
-inline constexpr std::uint32_t message_version = 1;
+inline constexpr std::uint32_t message_version = 1;   // of all that follows; together with elf::Step
 inline constexpr std::uint32_t most_steps = 1024;
 inline constexpr std::uint32_t most_stack_image = 65536;
 inline constexpr std::uint32_t most_buffers = 8;
@@ -82,6 +82,8 @@ struct BecameMessage {
     std::int32_t status;    // 0, or an errno
     std::uint32_t where;    // BecomeStage
     std::uint32_t index;    // of the step, descriptor, …
+    // running: where a run's counting begins, of the box by then
+    std::uint64_t cpu_ns, ticks, user_ns, system_ns, voluntary_switches, involuntary_switches, minor_faults, major_faults;
 };
 
 enum class BecomeStage : std::uint32_t { running = 0, message, descriptors, limits, region, image, stack, threads, place, gate };

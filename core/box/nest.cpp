@@ -39,6 +39,34 @@ std::uint32_t pid_of(int pidfd) noexcept {
     return pid > 0 ? static_cast<std::uint32_t>(pid) : 0;
 }
 
+Descriptor open_pages(std::uint32_t pid) noexcept {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%u/pagemap", pid);
+    return Descriptor(::open(path, O_RDONLY | O_CLOEXEC));
+}
+
+std::shared_ptr<const BoxMemory> read_memory(std::uint32_t pid) {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%u/maps", pid);
+    std::FILE* file = std::fopen(path, "re");
+    if (file == nullptr) return nullptr;
+    auto memory = std::make_shared<BoxMemory>();
+    char line[512];
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+        char* end = nullptr;
+        const std::uint64_t first = std::strtoull(line, &end, 16);
+        if (*end == '-') memory->ranges.emplace_back(first, std::strtoull(end + 1, nullptr, 16));
+    }
+    std::fclose(file);
+    return memory;
+}
+
+std::uint64_t cpu_ns(std::int32_t clock) noexcept {
+    timespec used{};
+    if (::clock_gettime(clock, &used) != 0) return 0;
+    return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(used.tv_nsec);
+}
+
 int spawn(const YardOptions& options, int socket, pid_t& pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -168,8 +196,15 @@ void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descripto
         if (session) session->finish(message.status, false);
         return;
     }
-    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket)};
+    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket), {}};
+    std::shared_ptr<const BoxMemory> seen;
+    if (message.kind != BoxKind::resident && made.pid != 0) {
+        made.pages = open_pages(made.pid);
+        seen = memory;   // only this thread writes it
+        if (!seen) seen = read_memory(made.pid);
+    }
     const std::lock_guard lock(mutex);
+    if (seen) memory = seen;
     if (asked[at] > 0) --asked[at];
     if (message.word == ZygoteWord::made && made.pidfd && made.socket) {
         ++counts.boxes_made;
@@ -189,6 +224,7 @@ void Yard::State::zygote_gone() {
         orphans.swap(sessions);
         zygote.reset();
         pid = std::exchange(zygote_pid, 0);
+        memory.reset();
         for (auto& kind : spares) kind.clear();
         for (auto& count : asked) count = 0;
     }
@@ -234,6 +270,22 @@ void Yard::State::tick(std::uint64_t now) noexcept {
     }
 }
 
+std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
+    const std::lock_guard lock(mutex);
+    std::uint64_t pause = 0;
+    for (const auto& fuse : fuses) {
+        const std::uint64_t used = cpu_ns(fuse->clock);
+        if (!fuse->blown.load(std::memory_order_relaxed) && (used >= fuse->cpu_end || now >= fuse->wall_end)) {
+            fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
+            ::syscall(SYS_pidfd_send_signal, fuse->pidfd, SIGKILL, nullptr, 0);
+        }
+        if (fuse->blown.load(std::memory_order_relaxed)) continue;
+        const std::uint64_t left = std::max<std::uint64_t>(std::min(fuse->cpu_end - used, fuse->wall_end - now), 100'000);
+        pause = pause == 0 ? left : std::min(pause, left);
+    }
+    return pause;
+}
+
 void Yard::State::run() noexcept {
     bool up = start_zygote();
     {
@@ -252,9 +304,11 @@ void Yard::State::run() noexcept {
             if (!sessions.empty()) period = std::max(options.tick_ns, least_tick_ns);
         }
         std::uint64_t now = now_ns();
-        const std::uint64_t pause = period == 0 ? 0 : now >= next_tick ? 0 : next_tick - now;
+        std::uint64_t pause = period == 0 ? 0 : now >= next_tick ? 0 : next_tick - now;
+        const std::uint64_t fuse = burn(now);
+        if (fuse != 0) pause = period == 0 ? fuse : std::min(fuse, pause);
         const timespec nap{static_cast<time_t>(pause / 1'000'000'000), static_cast<long>(pause % 1'000'000'000)};
-        ::ppoll(both, 2, period == 0 ? nullptr : &nap, nullptr);
+        ::ppoll(both, 2, period == 0 && fuse == 0 ? nullptr : &nap, nullptr);
         if ((both[0].revents & POLLIN) != 0) {
             std::uint64_t count = 0;
             [[maybe_unused]] const ssize_t drained = ::read(wake.get(), &count, sizeof count);

@@ -3,6 +3,7 @@
 // Locks, in this order: Session::State::order_mutex, Yard::State::mutex, Session::State::mutex.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -11,6 +12,8 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "box/descriptor.hpp"
 #include "box/message.hpp"
@@ -23,6 +26,20 @@ struct Spare {
     std::int32_t inner = 0;     // its pid, as the zygote says it
     std::uint32_t pid = 0;      // as this process would; 0: not known here
     Descriptor pidfd, socket;
+    Descriptor pages;           // its page table (/proc/PID/pagemap), for boxes of runs
+};
+
+// Address ranges, in their order: [first, second).
+struct BoxMemory {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+};
+
+// A judged run that takes longer than a moment: the yard's thread watches its fuse.
+struct Fuse {
+    int pidfd = -1;
+    std::int32_t clock = 0;                 // the box's CPU clock
+    std::uint64_t cpu_end = 0, wall_end = 0;
+    std::atomic<bool> blown{false};
 };
 
 struct Session::State {
@@ -75,6 +92,8 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     std::deque<Spare> spares[box_kinds];
     std::uint32_t asked[box_kinds] = {}, wanted[box_kinds] = {};
     std::map<std::int32_t, std::shared_ptr<Session::State>> sessions;
+    std::vector<std::shared_ptr<Fuse>> fuses;
+    std::shared_ptr<const BoxMemory> memory;    // what every box has mapped before it becomes something; null: not looked at yet
     std::uint64_t next_id = 1;
     YardStatistics counts;
 
@@ -83,6 +102,7 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     void zygote_gone();                                     // thread only
     void hear(const ZygoteMessage& message, Descriptor pidfd, Descriptor socket);
     void tick(std::uint64_t now) noexcept;
+    std::uint64_t burn(std::uint64_t now) noexcept;         // fuses; ns until it has to be looked again, 0: no need
     void ask(BoxKind kind);                                 // with `mutex` held
     Spare take(BoxKind kind, std::uint64_t limit_ns);       // throws
     void nudge() noexcept;

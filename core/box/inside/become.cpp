@@ -13,8 +13,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <duck.h>
+
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <cstring>
 #if __has_include(<sys/rseq.h>)
 #include <sys/rseq.h>
@@ -49,7 +52,11 @@ struct CoreStart {
 } core_starts[most_cores];
 
 [[noreturn]] void give_up(BecomeStage where, long error, std::uint32_t index = 0) noexcept {
-    const BecameMessage said{message_magic, static_cast<std::int32_t>(error < 0 ? -error : error), static_cast<std::uint32_t>(where), index};
+    BecameMessage said{};
+    said.magic = message_magic;
+    said.status = static_cast<std::int32_t>(error < 0 ? -error : error);
+    said.where = static_cast<std::uint32_t>(where);
+    said.index = index;
     gate(SYS_sendto, box_socket, &said, sizeof said, MSG_NOSIGNAL, 0, 0);
     gate(SYS_exit_group, 70);
     __builtin_trap();
@@ -236,6 +243,40 @@ void forget_libc() noexcept {
 #endif
 }
 
+std::uint64_t ns_of(const timeval& time) noexcept {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(time.tv_usec) * 1000u;
+}
+
+// A run's counting begins here. The program has not run yet, so the yard may believe this.
+void say_running() noexcept {
+    BecameMessage said{};
+    said.magic = message_magic;
+    rusage used{};
+    timespec cpu{};
+    gate(SYS_getrusage, RUSAGE_SELF, &used);
+    gate(SYS_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    said.cpu_ns = static_cast<std::uint64_t>(cpu.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(cpu.tv_nsec);
+    said.user_ns = ns_of(used.ru_utime);
+    said.system_ns = ns_of(used.ru_stime);
+    said.voluntary_switches = static_cast<std::uint64_t>(used.ru_nvcsw);
+    said.involuntary_switches = static_cast<std::uint64_t>(used.ru_nivcsw);
+    said.minor_faults = static_cast<std::uint64_t>(used.ru_minflt);
+    said.major_faults = static_cast<std::uint64_t>(used.ru_majflt);
+    said.ticks = duck_ticks();
+    if (gate(SYS_sendto, box_socket, &said, sizeof said, MSG_NOSIGNAL, 0, 0) < 0) gate(SYS_exit_group, 70);
+}
+
+// A write beyond the limit of a run's output is cut, and no reason to die.
+void ignore_file_limit() noexcept {
+    struct {
+        void (*action)(int);
+        unsigned long flags;
+        void (*restorer)();
+        unsigned long mask;
+    } ignore{SIG_IGN, 0, nullptr, 0};
+    gate(SYS_rt_sigaction, SIGXFSZ, &ignore, 0, 8);
+}
+
 void set_thread_pointer(std::uint64_t pointer) noexcept {
 #if defined(__x86_64__)
     raw(SYS_arch_prctl, 0x1002 /* ARCH_SET_FS */, static_cast<long>(pointer));
@@ -269,13 +310,11 @@ void become(BoxKind kind) noexcept {
         make_threads();
     }
     pin_here(m.pin[0]);
-    if (const long result = gate(SYS_close_range, box_socket + (kind == BoxKind::resident ? 1 : 0), ~0u, 0); result < 0 && kind == BoxKind::resident)
-        give_up(BecomeStage::descriptors, result);
     set_limits();
-    if (kind == BoxKind::resident) {
-        const BecameMessage said{message_magic, 0, static_cast<std::uint32_t>(BecomeStage::running), 0};
-        if (gate(SYS_sendto, box_socket, &said, sizeof said, MSG_NOSIGNAL, 0, 0) < 0) gate(SYS_exit_group, 70);
-    }
+    if (const long result = gate(SYS_close_range, box_socket + 1, ~0u, 0); result < 0) give_up(BecomeStage::descriptors, result);
+    if (kind != BoxKind::resident) ignore_file_limit();
+    say_running();
+    if (kind != BoxKind::resident) gate(SYS_close, box_socket);
     const std::uint64_t entry = m.entry, stack = end - m.stack_bytes, narrow = m.narrow;
     set_thread_pointer(thread_pointer);
     if (raw(SYS_munmap, reinterpret_cast<long>(teal_gate_page), gate_bytes) != 0) __builtin_trap();
