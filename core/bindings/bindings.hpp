@@ -31,6 +31,9 @@ void bind_wave(nb::module_& m);
 void bind_policy(nb::module_& m);
 void bind_sim(nb::module_& m);
 void bind_elf(nb::module_& m);
+void bind_duck_line(nb::module_& m);
+void bind_duck_memory(nb::module_& m);
+void bind_duck_yard(nb::module_& m);
 
 // (lower bound in nanoseconds, count) of each bucket that is not empty.
 inline nb::list histogram_list(const Histogram& histogram) {

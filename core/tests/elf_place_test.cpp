@@ -161,7 +161,7 @@ bool is_mapped(std::uint64_t address) {
 
 // One program after the other in one address space, by steps_since_last() alone.
 void test_steps() {
-    constexpr std::uint64_t bias = 0x20'0000'0000, elsewhere = 0x30'0000'0000;
+    constexpr std::uint64_t bias = 0x2000'0000'0000, elsewhere = 0x3000'0000'0000;
     Place place(1 << 16);
     MadeElf made;
     made.type = ET_DYN;

@@ -1619,6 +1619,155 @@ class ElfPlace:
     def fileno(self) -> int:
         """The memfd, which cannot be written through."""
 
+class DuckLine:
+    """
+    The way that calls of one duck session take. One call is out at a time.
+    """
+
+    def begin(self, args: Any) -> int:
+        """Starts a call with these arguments. Returns its number."""
+
+    def clear(self) -> None:
+        """Starts zeroing the output buffer; wait() for it."""
+
+    def wait(self, timeout_ns: int) -> bool:
+        """True once the call has ended; 0: as long as it takes."""
+
+    def look(self) -> bool:
+        """Has the call ended?"""
+
+    def answer(self) -> Tensor:
+        """
+        The output buffer's first bytes, as many as the program said; the same object for the same size.
+        """
+
+    def give_up(self) -> None:
+        """The answer is dropped when it comes."""
+
+    def prepare(self, nbytes: int) -> DuckCall: ...
+
+    def ob(self) -> Tensor: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def over(self) -> bool: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def prepared_calls(self) -> int: ...
+
+    @property
+    def last_program_ns(self) -> int: ...
+
+class DuckCall:
+    """A repeated call whose arguments are written in place."""
+
+    def __call__(self) -> Tensor: ...
+
+    @property
+    def args(self) -> Tensor: ...
+
+def near_duck_line(control: int, fate: int, facts: dict[str, int], socket: int, who: str) -> DuckLine:
+    """
+    A line to a session on this machine; the descriptors stay the caller's. socket: of the connection to its duck.
+    """
+
+def tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a packed tensor."""
+
+def map_tensor(fd: int, dtype: str, shape: Sequence[int], on_gone: Callable[[], Any]) -> tuple[Tensor, int]:
+    """
+    (tensor at the start of a memfd, its address); on_gone is called when nobody sees the memory any more.
+    """
+
+def memory_of(array: Any) -> tuple[int, int] | None:
+    """(address, bytes) of packed elements in CPU memory, or None."""
+
+class DuckProgram:
+    """A program that was read and checked, in memory that boxes map."""
+
+    def __init__(self, fd: int, nbytes: int, name: str) -> None:
+        """Of a sealed file; the descriptor stays the caller's."""
+
+    @property
+    def resident(self) -> bool:
+        """Was it linked with duck.h's start-up code?"""
+
+    @property
+    def machine(self) -> str: ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all its pages."""
+
+    @property
+    def image_bytes(self) -> int: ...
+
+    @property
+    def load(self) -> dict[str, int]:
+        """What loading it took."""
+
+class DuckBox:
+    """A resident program as its yard sees it."""
+
+    @property
+    def facts(self) -> dict[str, int]: ...
+
+    @property
+    def control_fd(self) -> int: ...
+
+    @property
+    def fate_fd(self) -> int: ...
+
+    @property
+    def ended_fd(self) -> int: ...
+
+    @property
+    def ending(self) -> tuple[int, int, str]:
+        """(fate, detail, in words); fate 0: it has not ended"""
+
+    def map(self, id: int, fd: int, nbytes: int) -> None: ...
+
+    def unmap(self) -> None: ...
+
+    def forget(self, id: int) -> None: ...
+
+    def has(self, id: int) -> bool: ...
+
+    def close(self, limit_ns: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait_ended(self, limit_ns: int) -> bool: ...
+
+    def log(self, start: int, most: int) -> tuple[bytes, int]:
+        """(bytes, position of the first)"""
+
+class DuckYard:
+    """Makes boxes, watches them, ends them."""
+
+    def __init__(self, program: str, spares: int = 1, judge_spares: int = 1, namespaces: bool = True, demand_seccomp: bool = True) -> None: ...
+
+    def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
+
+    def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
+
+    def report(self) -> list[tuple[str, bool, str]]:
+        """(what confines boxes, is it used, detail)"""
+
+    def statistics(self) -> dict[str, int]: ...
+
+    @property
+    def zygote_pid(self) -> int: ...
+
+    def close(self) -> None: ...
+
 MAX_SEATS: int = 4
 
 SHORTEST_QUANTUM_NS: int = 20000

@@ -145,10 +145,11 @@ def test_more_clients_than_a_kernel_takes(pocl: str, host: teal.Host, trained: A
         for _ in range(2):
             array[:] = x = which.inputs(2)
             which.check(call(), x)
+    least = REGIONS // 2 - 2
+    watch.until(lambda: model.statistics().paths["apk"] >= least, "the count of resident runs")  # counted after answers
     numbers = model.statistics()
     assert numbers.failed == 0
     assert numbers.fallbacks > 0
-    assert numbers.paths["apk"] >= REGIONS // 2 - 2
     for client in clients:
         client.close()
     model.unload()
@@ -339,4 +340,4 @@ def test_a_direct_call_that_hangs_ends(hanging: CrashHost, pocl: str, trained: A
         assert "on the CPU: its device kernel was lost 2 times" in numbers.note
         array[:] = x
         which.check(call(), x)
-        assert model.statistics().paths["cpu"] >= 2
+        watch.until(lambda: model.statistics().paths["cpu"] >= 2, "the count of the calls that the CPU answered")

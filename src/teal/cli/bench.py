@@ -186,6 +186,48 @@ def wave(as_json: bool, quick: bool, parts: str, listed: bool, plots: Path | Non
         Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
 
 
+@command.command(name="duck")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--quick", is_flag=True, help="Fewer calls: a minute, wider errors.")
+@click.option("--parts", "--part", "parts", metavar="NAME,…", default="",
+              help="Only these [default: all]; --list names them.")  # fmt: skip
+@click.option("--list", "listed", is_flag=True, help="Print the parts and end.")
+@click.option("--venv", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="The rivals' environment; by default .venv-bench here or beside Teal's.")  # fmt: skip
+def duck(as_json: bool, quick: bool, parts: str, listed: bool, venv: Path | None) -> None:
+    """What it costs to call a native program in its sandbox, here and on another machine, beside a bare echo, gRPC and
+    Ray; what loading and judging it costs.
+
+    Takes some minutes on two cores, which should be quiet: clients have the first, ducks and their boxes the second.
+    Needs a C compiler. The form of the result is that of `teal bench call`.
+
+    \b
+    Examples:
+      teal bench duck
+      teal bench duck --quick --parts calls,idle --json > duck.json
+    """
+    from rich.console import Console
+
+    from teal.bench.duck import bench
+    from teal.bench.lanes import LaneError
+
+    if listed:
+        click.echo("\n".join(bench.PARTS))
+        return
+    chosen = _words(parts, "--parts", bench.PARTS) or bench.PARTS
+    with Console(stderr=True).status("measuring") as status:
+        try:
+            report = bench.measure(
+                quick=quick, parts=chosen, venv=venv, progress=lambda what: status.update(f"measuring: {what}")
+            )
+        except (LaneError, RuntimeError) as error:
+            raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(report.as_json())
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(report.as_table())
+
+
 def _words(text: str, option: str, known: tuple[str, ...]) -> list[str]:
     """The words of a list with commas. Raises UsageError for one that is not known."""
     found = [word.strip() for word in text.split(",") if word.strip()]

@@ -5,6 +5,7 @@ Plain bytes from the standard library: this file is imported under the rivals' p
 
 from __future__ import annotations
 
+import socket
 from array import array
 
 SMALL = 64  # bytes: one cache line
@@ -30,3 +31,10 @@ def mlp_input() -> bytes:
 def token_ids() -> list[int]:
     """TOKENS token numbers, the same in every run."""
     return [FIRST_ID + i * ID_STEP % ID_RANGE for i in range(TOKENS)]
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

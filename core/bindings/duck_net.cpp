@@ -1,0 +1,331 @@
+// The Python seam of ducks elsewhere: the network loop of a duck, and a client's connection to one.
+//
+// Theory of operation. A session that is called over the network has a BoxSink: a caller on the same control memory that a client on this machine
+// would map, used by the network loop's thread alone. Python sees events, and never a call.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <sys/mman.h>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/duck_line.hpp"
+#include "box/caller.hpp"
+#include "box/yard.hpp"
+#include "cpu/clock.hpp"
+#include "duck/net.hpp"
+#include "duck/remote.hpp"
+
+namespace teal {
+namespace {
+
+// ---- the duck's side -------------------------------------------------------------------------------------------------
+
+class BoxSink final : public duck::CallSink {
+public:
+    explicit BoxSink(std::shared_ptr<box::Session> session)
+        : session_(std::move(session)), caller_(session_->control_fd(), session_->fate_fd(), session_->facts()) {}
+
+    bool submit(const duck::Ask& ask, duck::Answer& refusal) noexcept override {
+        if (ask.op != 1 && ask.op != 2) return refuse(refusal, EINVAL);
+        switch (caller_.submit(ask.args.data(), ask.args.size(), static_cast<box::AskOp>(ask.op))) {
+            case box::Outcome::busy: return refuse(refusal, EAGAIN);
+            case box::Outcome::too_long: return refuse(refusal, E2BIG);
+            case box::Outcome::ended:
+            case box::Outcome::lost: ended(refusal); return false;
+            default: return true;
+        }
+    }
+    bool poll(duck::Answer& answer) noexcept override {
+        box::Answer found = caller_.poll();
+        if (found.outcome == box::Outcome::pending) {
+            if ((++looks_ & 63U) != 0 || caller_.ending().fate == box::Fate::running) return false;
+            found = caller_.poll();  // it may have answered before it ended
+        }
+        if (found.outcome == box::Outcome::done) {
+            answer.outcome = duck::Outcome::ran;
+            answer.result = found.result;
+            const std::uint64_t took = found.done - found.began;  // ticks of the box's: for people only
+            answer.took_ns = static_cast<std::int64_t>(took) < 0 ? 0 : static_cast<std::uint64_t>(ticks_to_ns(took));
+            if (found.result > 0)
+                answer.bytes = {caller_.output(), std::min<std::uint64_t>(static_cast<std::uint64_t>(found.result), caller_.facts().ob_bytes)};
+            return true;
+        }
+        ended(answer);
+        return true;
+    }
+
+private:
+    static bool refuse(duck::Answer& answer, int error) noexcept {
+        answer.outcome = duck::Outcome::refused;
+        answer.result = error;
+        return false;
+    }
+    void ended(duck::Answer& answer) noexcept {
+        const box::Ending ending = caller_.ending();
+        const box::Fate fate = ending.fate == box::Fate::running ? box::Fate::lost : ending.fate;
+        answer.outcome = duck::Outcome::fate;
+        answer.result = static_cast<std::int64_t>(static_cast<std::uint64_t>(fate) << 32 | static_cast<std::uint32_t>(ending.detail));
+    }
+
+    std::shared_ptr<box::Session> session_;
+    box::Caller caller_;
+    std::uint32_t looks_ = 0;
+};
+
+std::vector<std::byte> bytes_of(nb::bytes bytes) {
+    const auto* data = reinterpret_cast<const std::byte*>(bytes.c_str());
+    return {data, data + bytes.size()};
+}
+
+nb::bytes python_bytes(const std::vector<std::byte>& bytes) { return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()); }
+
+duck::BlobDigest digest_of(nb::bytes bytes) {
+    duck::BlobDigest digest{};
+    if (bytes.size() != digest.size()) throw Error(Code::invalid_argument, "a SHA-256 of " + std::to_string(bytes.size()) + " bytes: expected 32");
+    std::memcpy(digest.data(), bytes.c_str(), digest.size());
+    return digest;
+}
+
+nb::object next_event(duck::Net& net) {
+    duck::NetEvent event;
+    if (!net.next_event(event)) return nb::none();
+    return nb::make_tuple(static_cast<unsigned>(event.kind), event.connection, event.id, python_bytes(event.bytes), event.text,
+                          nb::bytes(reinterpret_cast<const char*>(event.digest.data()), event.digest.size()), event.size, event.fd);
+}
+
+nb::dict net_figures(const duck::Net& net) {
+    const duck::NetFigures f = net.figures();
+    nb::dict found;
+    found["connections_now"] = f.connections_now;
+    found["connections_opened"] = f.connections_opened;
+    found["connections_lost"] = f.connections_lost;
+    found["sessions_now"] = f.sessions_now;
+    found["calls"] = f.calls;
+    found["calls_repeated"] = f.calls_repeated;
+    found["calls_refused"] = f.calls_refused;
+    found["packets_in"] = f.packets_in;
+    found["packets_out"] = f.packets_out;
+    found["bytes_in"] = f.bytes_in;
+    found["bytes_out"] = f.bytes_out;
+    found["dropped_malformed"] = f.dropped_malformed;
+    found["dropped_unknown"] = f.dropped_unknown;
+    found["dropped_forged"] = f.dropped_forged;
+    found["dropped_replayed"] = f.dropped_replayed;
+    found["packets_lost"] = f.packets_lost;
+    found["packets_probed"] = f.packets_probed;
+    found["hellos"] = f.hellos;
+    found["hellos_refused"] = f.hellos_refused;
+    found["messages"] = f.messages;
+    found["blobs_had"] = f.blobs_had;
+    found["blobs_received"] = f.blobs_received;
+    found["blobs_bad"] = f.blobs_bad;
+    found["blob_bytes"] = f.blob_bytes;
+    found["sleeps"] = f.sleeps;
+    return found;
+}
+
+// ---- the client's side -----------------------------------------------------------------------------------------------
+
+// Where answers of a remote session go.
+struct Mirror {
+    std::byte* base = nullptr;
+    std::uint64_t bytes;
+    explicit Mirror(std::uint64_t size) : bytes(size) {
+        if (size == 0) return;
+        void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) throw Error(Code::quota_exceeded, system_message("memory for a session's answers", errno));
+        base = static_cast<std::byte*>(at);
+    }
+    ~Mirror() {
+        if (base != nullptr) ::munmap(base, bytes);
+    }
+    Mirror(const Mirror&) = delete;
+    Mirror& operator=(const Mirror&) = delete;
+};
+
+class FarLine final : public Line {
+public:
+    FarLine(std::shared_ptr<duck::Remote> remote, std::uint32_t number, std::uint64_t most_args, std::uint64_t ob, std::string who)
+        : Line(std::move(who)), remote_(std::move(remote)), mirror_(std::make_shared<Mirror>(ob)), args_(most_args) {
+        args_bytes = most_args;
+        ob_bytes = ob;
+        session_ = remote_->session(number, {mirror_->base, ob}, mirror_);
+    }
+
+    std::byte* args() override { return args_.base; }
+    void begin(const void* args, std::uint64_t bytes, box::AskOp op) override {
+        seq_ = session_->submit({static_cast<const std::byte*>(args), bytes}, static_cast<std::uint32_t>(op));
+    }
+    void begin_in_place(std::uint64_t bytes) override { begin(args_.base, bytes, box::AskOp::call); }
+    bool wait(std::uint64_t until_ns, CallEnd& end) override {
+        std::uint64_t timeout = 0;
+        if (until_ns != 0) {
+            const auto now = static_cast<std::uint64_t>(monotonic_ns());
+            timeout = until_ns > now ? until_ns - now : 0;
+        }
+        duck::CallAnswer answer;
+        if (!session_->wait(seq_, timeout, answer)) return false;
+        switch (answer.outcome) {
+            case duck::Outcome::ran:
+                end.result = answer.result;
+                end.program_ns = answer.took_ns;
+                return true;
+            case duck::Outcome::fate: {
+                over_ = true;
+                const auto raw = static_cast<std::uint64_t>(answer.result);
+                throw_fate(who_, static_cast<box::Fate>(raw >> 32), static_cast<std::int32_t>(raw & 0xffffffffU));
+            }
+            case duck::Outcome::refused:
+                if (answer.result == E2BIG)
+                    throw Error(Code::invalid_argument, "$.args: longer than the " + std::to_string(args_bytes) + " bytes that the session was opened with (args=)");
+                throw Error(Code::busy, "a call of this session is still running; wait for it, or open another session");
+            case duck::Outcome::cancelled: throw Error(Code::cancelled, who_ + ": the call was taken back before it began");
+            case duck::Outcome::unknown: over_ = true; throw Error(Code::closed, who_ + ": the session is closed");
+            case duck::Outcome::forgotten:
+                throw Error(Code::peer_died, "duck: the answer of " + who_ + " was lost on the way and is not kept any more; the call may have run");
+        }
+        throw Error(Code::internal_error, who_ + ": an answer that is not understood");
+    }
+    std::byte* output() override { return mirror_->base; }
+    void take_back() override { session_->cancel(seq_); }
+    bool over() override { return over_ || !remote_->alive(); }
+    void close() override { over_ = true; }
+    [[nodiscard]] bool near() const override { return false; }
+
+private:
+    std::shared_ptr<duck::Remote> remote_;
+    std::shared_ptr<Mirror> mirror_;
+    Mirror args_;
+    std::unique_ptr<duck::RemoteSession> session_;
+    std::uint64_t seq_ = 0;
+    bool over_ = false;
+};
+
+struct DuckRemote {
+    std::shared_ptr<duck::Remote> remote;
+    std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
+    ~DuckRemote() {
+        if (forks != fork_generation.load(std::memory_order_relaxed)) new std::shared_ptr<duck::Remote>(std::move(remote));  // the parent's business
+    }
+};
+
+std::uint64_t put(DuckRemote& r, nb::bytes digest, nb::handle object, std::uint64_t timeout_ns) {
+    check_not_forked(r.forks);
+    const duck::BlobDigest name = digest_of(digest);
+    Py_buffer view{};
+    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+    struct Release {
+        Py_buffer* view;
+        ~Release() { PyBuffer_Release(view); }
+    } release_view{&view};
+    const nb::gil_scoped_release release;
+    return r.remote->put(name, {static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len)}, timeout_ns).sent_bytes;
+}
+
+}  // namespace
+
+void bind_duck_net(nb::module_& m) {
+    nb::class_<duck::Net>(m, "DuckNet", "The network loop of a duck: a thread with all sockets.")
+        .def("__init__", [](duck::Net* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes) {
+            duck::NetOptions options;
+            options.udp = udp;
+            options.tcp = tcp;
+            options.key = bytes_of(key);
+            options.idle_ns = idle_ns;
+            options.most_blob_bytes = options.blob_budget_bytes = blob_bytes;
+            new (self) duck::Net(options);
+        }, nb::arg("udp"), nb::arg("tcp"), nb::arg("key"), nb::arg("idle_ns"), nb::arg("blob_bytes"))
+        .def("start", &duck::Net::start)
+        .def("stop", &duck::Net::stop, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("udp_port", &duck::Net::udp_port)
+        .def_prop_ro("tcp_port", &duck::Net::tcp_port)
+        .def_prop_ro("event_fd", &duck::Net::event_fd)
+        .def("next_event", &next_event, nb::sig("def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None"),
+             "(kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)")
+        .def("reply", [](duck::Net& net, std::uint64_t connection, std::uint64_t id, nb::bytes bytes) {
+            net.reply(connection, id, {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()});
+        }, nb::arg("connection"), nb::arg("id"), nb::arg("data"))
+        .def("attach", [](duck::Net& net, std::uint64_t connection, std::shared_ptr<box::Session> session) {
+            const nb::gil_scoped_release release;
+            duck::SessionLimits limits;
+            limits.args_bytes = session->facts().args_bytes;
+            limits.result_bytes = session->facts().ob_bytes;
+            return net.attach(connection, std::make_shared<BoxSink>(std::move(session)), limits);
+        }, nb::arg("connection"), nb::arg("box"))
+        .def("detach", &duck::Net::detach, nb::arg("session"), nb::call_guard<nb::gil_scoped_release>())
+        .def("drop", &duck::Net::drop, nb::arg("connection"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
+        .def("figures", &net_figures, nb::sig("def figures(self) -> dict[str, int]"));
+    nb::class_<DuckRemote>(m, "DuckRemote", "A client's connection to a duck elsewhere.")
+        .def("__init__", [](DuckRemote* self, const std::string& address, nb::bytes key, bool tcp, std::uint64_t connect_ns) {
+            duck::RemoteOptions options;
+            options.key = bytes_of(key);
+            options.tcp = tcp;
+            options.connect_timeout_ns = connect_ns;
+            const nb::gil_scoped_release release;
+            new (self) DuckRemote{duck::Remote::connect(address, options)};
+        }, nb::arg("address"), nb::arg("key"), nb::arg("tcp"), nb::arg("connect_ns"))
+        .def("request", [](DuckRemote& r, nb::bytes message, std::uint64_t timeout_ns) {
+            check_not_forked(r.forks);
+            std::vector<std::byte> reply;
+            {
+                const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(message.c_str()), message.size());
+                const nb::gil_scoped_release release;
+                reply = r.remote->request(bytes, timeout_ns);
+            }
+            return python_bytes(reply);
+        }, nb::arg("message"), nb::arg("timeout_ns"))
+        .def("put", &put, nb::arg("sha256"), nb::arg("data"), nb::arg("timeout_ns"), nb::sig("def put(self, sha256: bytes, data: typing.Any, timeout_ns: int) -> int"),
+             "Sends a blob. Returns the bytes that were sent: 0 when the duck had it.")
+        .def("line", [](DuckRemote& r, std::uint32_t number, std::uint64_t args_bytes, std::uint64_t ob_bytes, const std::string& who) {
+            check_not_forked(r.forks);
+            return duck_line(std::make_shared<FarLine>(r.remote, number, args_bytes, ob_bytes, who));
+        }, nb::arg("session"), nb::arg("args_bytes"), nb::arg("ob_bytes"), nb::arg("who"),
+           nb::sig("def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine"))
+        .def("ping", [](DuckRemote& r, std::uint64_t timeout_ns) {
+            check_not_forked(r.forks);
+            const nb::gil_scoped_release release;
+            return r.remote->ping(timeout_ns);
+        }, nb::arg("timeout_ns"), "Nanoseconds of one round trip.")
+        .def("close", [](DuckRemote& r) {
+            if (r.forks != fork_generation.load(std::memory_order_relaxed)) return;
+            const nb::gil_scoped_release release;
+            r.remote->close();
+        })
+        .def_prop_ro("alive", [](const DuckRemote& r) { return r.remote->alive(); })
+        .def_prop_ro("address", [](const DuckRemote& r) { return r.remote->address(); })
+        .def("figures", [](const DuckRemote& r) {
+            const duck::RemoteFigures f = r.remote->figures();
+            nb::dict found;
+            found["calls"] = f.calls;
+            found["calls_asked_again"] = f.calls_asked_again;
+            found["requests"] = f.requests;
+            found["packets_in"] = f.packets_in;
+            found["packets_out"] = f.packets_out;
+            found["bytes_in"] = f.bytes_in;
+            found["bytes_out"] = f.bytes_out;
+            found["packets_lost"] = f.packets_lost;
+            found["packets_probed"] = f.packets_probed;
+            found["dropped_malformed"] = f.dropped_malformed;
+            found["dropped_forged"] = f.dropped_forged;
+            found["dropped_replayed"] = f.dropped_replayed;
+            found["rtt_ns"] = f.rtt_ns;
+            found["datagram_bytes"] = f.datagram_bytes;
+            found["window_bytes"] = f.window_bytes;
+            found["blob_bytes_sent"] = f.blob_bytes_sent;
+            found["blobs_had"] = f.blobs_had;
+            return found;
+        }, nb::sig("def figures(self) -> dict[str, int]"));
+}
+
+}  // namespace teal

@@ -1,0 +1,51 @@
+"""Calls on this machine: the client and the program's box spin beside each other, nobody in between."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import ExitStack
+
+from teal.bench.lanes import Entry, estimate
+from teal.bench.report import Promise
+
+from .stage import Stage
+
+PROMISES = {
+    "duck.call.shm.p50_us.core": Promise(1.0, "lower", "µs"),
+    "duck.call.shm.p50_us.python": Promise(2.0, "lower", "µs"),
+    "duck.multicore.speedup": Promise(1.85, "higher", "×"),  # noqa: RUF001
+}
+COLUMNS = 4096
+
+
+def measure(stage: Stage) -> None:
+    """From Python; two cores against one."""
+    group, plan = "64 B, this machine", stage.plan
+    with ExitStack() as stack:
+        ducks = stage.ducks(stage.cores.worker)
+        lane = stage.client(ducks, stack)
+        entries = [Entry(f"teal {way}", lane, f"shm {way}", plan.fast, plan.warm) for way in ("prepared", "plain")]
+        times = stage.turns(entries)
+    notes = {"teal prepared": "arguments in place, the answer's view used again", "teal plain": "session.call(bytes)"}
+    for row, measured in times.items():
+        stage.report.add_times(row, group, measured, notes[row])
+    p50 = statistics.median(times["teal prepared"].all()) / 1e3
+    plain = statistics.median(times["teal plain"].all()) / 1e3
+    se = estimate(times["teal prepared"].medians_us()).se
+    stage.report.judge("duck.call.shm.p50_us.python", p50, se=se, note=f"session.call(bytes) {plain:.2f} µs beside it")
+    _cores(stage)
+
+
+def _cores(stage: Stage) -> None:
+    """GEMV over weights that fit no cache, by one core and by two; the client sleeps meanwhile."""
+    group, plan = f"GEMV over {stage.plan.weights >> 20} MiB", stage.plan
+    with ExitStack() as stack:
+        ducks = stage.ducks(None)
+        lane = stage.client(ducks, stack, core=None, gemv=[plan.weights, COLUMNS])
+        entries = [Entry(f"{cores} core{'s'[: cores - 1]}", lane, f"gemv {cores}", 1, 1) for cores in (1, 2)]
+        times = stage.turns(entries, plan.large)
+    for row, measured in times.items():
+        rate = plan.weights / statistics.median(measured.all())
+        stage.report.add_times(row, group, measured, f"{rate:.1f} GB/s")
+    ratios = estimate([a / b for a, b in zip(times["1 core"].medians_us(), times["2 cores"].medians_us(), strict=True)])
+    stage.report.judge("duck.multicore.speedup", ratios.value, se=ratios.se, note=group)

@@ -1,0 +1,121 @@
+"""`teal duck run`: one program, once, with its input from stdin and its answer to stdout.
+
+Theory of operation: a resident program (`teal duck cc`) gets stdin as the arguments of one call, and the answer is what
+it left at the start of its output buffer. An ordinary static program gets stdin as its standard input, in a box of its
+own. Without ``--duck``, and when this user has none running, a duck is made for this one run.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from teal.cli import draw, duck_options, options
+
+if TYPE_CHECKING:
+    from teal.duck.duck import Duck
+
+
+@click.command("run", short_help="Run a program once: stdin to stdout.")
+@click.argument("program", type=click.Path(exists=True, dir_okay=False))
+@click.option("--cores", default=1, show_default=True, type=click.IntRange(1, 64), metavar="N", help="That enter it.")
+@click.option("--ib", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Its input buffer.")
+@click.option("--ob", default="1M", show_default=True, callback=options.nbytes, metavar="SIZE", help="Output buffer.")
+@click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Then it is ended.")
+@click.option(
+    "--calls", default=1, show_default=True, type=click.IntRange(1), metavar="N", help="So often; last answer."
+)
+@duck_options.duck_options
+@options.json_option
+def command(
+    program: str,
+    cores: int,
+    ib: str | None,
+    ob: int,
+    timeout: str,
+    calls: int,
+    duck: str | None,
+    key_file: str | None,
+    tcp: bool,
+    as_json: bool,
+) -> None:
+    """Run PROGRAM once: what comes in on stdin are its arguments, its answer goes to stdout.
+
+    \b
+    Examples:
+      echo world | teal duck run hello.elf
+      teal duck run gemv.elf --ib weights.bin --cores 2 < x.bin > y.bin
+      teal duck run hello.elf --duck 10.0.0.2:7311 --key-file duck.key --calls 1000 --json < /dev/null
+    """
+    given = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    with ExitStack() as stack:
+        reached = stack.enter_context(_reached(stack, duck, key_file, tcp))
+        if not _resident(program):
+            _judge(reached, program, given, timeout, as_json)
+            return
+        session = stack.enter_context(
+            reached.open(program, cores=cores, ob=ob, args=max(4096, len(given)), timeout=timeout)
+        )
+        if ib is not None:
+            session.map(ib)
+        times = []
+        call = session.prepare(len(given))
+        call.args.numpy()[:] = list(given) if len(given) < 64 else memoryview(given)
+        from time import perf_counter
+
+        for _ in range(calls):
+            start = perf_counter()
+            answer = call()
+            times.append(perf_counter() - start)
+        data = bytes(memoryview(answer))
+        micros = sorted(times)[len(times) // 2] * 1e6
+        if as_json:
+            shown = {"text": data.decode()} if _is_text(data) else {"hex": data[:4096].hex()}
+            draw.emit({"bytes": len(data), **shown, "calls": calls, "p50_us": micros, "duck": reached.address})
+            return
+    sys.stdout.buffer.write(data)
+    if calls > 1:
+        click.echo(f"{calls} calls, p50 {draw.micros(micros)}", err=True)
+
+
+def _reached(stack: ExitStack, duck: str | None, key_file: str | None, tcp: bool) -> Duck:
+    from teal.duck.server import Server
+    from teal.errors import NotFound
+
+    try:
+        return duck_options.reach(duck, key_file, tcp)
+    except NotFound:
+        if duck is not None:
+            raise
+    return stack.enter_context(Server(None)).connect()
+
+
+def _resident(program: str) -> bool:
+    from teal import _core
+
+    with open(program, "rb") as file:
+        return bool(_core.read_elf(file.read(), program).facts["resident"])
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return data.decode().isprintable() or b"\0" not in data
+    except UnicodeDecodeError:
+        return False
+
+
+def _judge(duck: Duck, program: str, given: bytes, timeout: str, as_json: bool) -> None:
+    record = duck.judge(program, stdin=given, time=timeout)
+    out, err = record.pop("stdout"), record.pop("stderr")
+    if as_json:
+        draw.emit({**record, "stdout": out.decode("utf-8", "replace"), "stderr": err.decode("utf-8", "replace")})
+    else:
+        sys.stdout.buffer.write(out)
+        sys.stderr.buffer.write(err)
+    if record["status"] != "Run Finished":
+        click.echo(f"teal: {record['status']}{': ' + record['reason'] if record['reason'] else ''}", err=True)
+        sys.exit(1)
+    sys.exit(record["return-code"] & 0xFF)

@@ -1,0 +1,168 @@
+"""Where clients of other machines come in: what the network loop does not do by itself.
+
+Theory of operation: the loop (core/duck) has the sockets and answers calls. It says what else there is through a queue
+and an eventfd: a client that came or went, a message, a blob that has arrived. One thread here reads that queue;
+messages of one client are answered in their order by a thread of its own, so that one that asks for something long
+holds up nobody else. Whose connection is lost loses its sessions at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import queue
+import select
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from teal import _core
+from teal.duck import messages
+from teal.duck.blob import Blob
+from teal.duck.owner import Owner
+from teal.errors import InvalidArgument, QuotaExceeded, TealError
+from teal.host import wire
+
+if TYPE_CHECKING:
+    from teal.duck.residents import Resident
+    from teal.duck.server import Server
+
+log = logging.getLogger("teal.duck")
+
+_OPENED, _LOST, _MESSAGE, _BLOB = 1, 2, 3, 4
+_MOST_WAITING = 64  # messages of one client
+_PAUSE_MS = 500
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(messages.ClientMessage).decode
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    owner: Owner
+    connection: int
+    waiting: queue.SimpleQueue[tuple[int, bytes] | None] = field(default_factory=queue.SimpleQueue)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """HOST and PORT of HOST:PORT or [V6]:PORT. Raises InvalidArgument."""
+    host, colon, port = text.rpartition(":")
+    if not host or not colon or not port.isdecimal() or int(port) > 65535:
+        raise InvalidArgument(f"{text[:80]!r}, expected HOST:PORT such as 0.0.0.0:7311 or [::]:7311", path="$.listen")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Does this address mean this machine alone? A name other than localhost does not."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Gate:
+    """Open from the start."""
+
+    def __init__(self, server: Server, listen: str, key: bytes | None, *, direct: bool) -> None:
+        host, port = split_address(listen)
+        if key is None and not is_loopback(host):
+            raise InvalidArgument(
+                f"{listen} can be reached from other machines, and there is no key; make one with `teal duck key > "
+                "duck.key` and give it as --key-file",
+                path="$.key",
+            )
+        self._server = server
+        self.direct = direct
+        at = f"[{host}]" if ":" in host else host
+        most = server.budget.data
+        self._net = _core.DuckNet(f"{at}:{port}", f"{at}:{port}" if port else "", key or b"", server.idle_ns, most)
+        self.address = f"{at}:{self._net.udp_port}"
+        self._peers: dict[int, _Peer] = {}  # the reader's alone, but for its length
+        self._closed = threading.Event()
+        self._net.start()
+        self._reader = threading.Thread(target=self._read, name="teal-duck-net", daemon=True)
+        self._reader.start()
+
+    @property
+    def clients(self) -> int:
+        return len(self._peers)
+
+    def figures(self) -> dict[str, int]:
+        return self._net.figures()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._net.stop()
+        self._reader.join()
+        for peer in self._peers.values():
+            peer.waiting.put(None)
+
+    def attach(self, owner: Owner, resident: Resident) -> None:
+        """Lets a session's owner call it."""
+        resident.wire = number = self._net.attach(owner.connection, resident.box)
+        resident.ends = lambda: self._net.detach(number)
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        poll = select.poll()
+        poll.register(self._net.event_fd, select.POLLIN)
+        while not self._closed.is_set():
+            poll.poll(_PAUSE_MS)
+            while (event := self._net.next_event()) is not None:
+                try:
+                    self._happened(*event)
+                except Exception:
+                    log.exception("while the network said something")
+
+    def _happened(
+        self, kind: int, connection: int, number: int, data: bytes, text: str, digest: bytes, size: int, fd: int
+    ) -> None:
+        if kind == _BLOB:
+            self._server.arrived(Blob(digest.hex(), size, fd))
+        elif kind == _OPENED:
+            peer = _Peer(Owner(text, connection=connection), connection)
+            self._peers[connection] = peer
+            threading.Thread(target=self._serve, args=(peer,), name="teal-duck-peer", daemon=True).start()
+            log.info("client %s is here", text)
+        elif kind == _LOST:
+            if (peer_gone := self._peers.pop(connection, None)) is not None:
+                log.info("client %s is gone: %s", peer_gone.owner.label, text)
+                peer_gone.owner.gone = True
+                peer_gone.waiting.put(None)
+                self._server.gone(peer_gone.owner)
+        elif kind == _MESSAGE and (peer_says := self._peers.get(connection)) is not None:
+            if peer_says.waiting.qsize() >= _MOST_WAITING:
+                error = QuotaExceeded(f"{_MOST_WAITING} messages of this client wait to be answered")
+                self._net.reply(connection, number, _encode(wire.Reply(0, error=wire.failure_of(error))))
+            else:
+                peer_says.waiting.put((number, data))
+
+    def _serve(self, peer: _Peer) -> None:
+        while (said := peer.waiting.get()) is not None:
+            if peer.owner.gone:
+                continue
+            number, data = said
+            reply = self._answer(peer, data)
+            with contextlib.suppress(TealError):
+                self._net.reply(peer.connection, number, reply)
+        self._server.gone(peer.owner)
+
+    def _answer(self, peer: _Peer, data: bytes) -> bytes:
+        body: Any = None
+        try:
+            message = _decode(data)
+            if not peer.owner.greeted and not isinstance(message, messages.Hello):
+                raise InvalidArgument("the first message must be hello")
+            body, _ = self._server.obey(peer.owner, message, wire.Datagram(b""))
+            return _encode(wire.Reply(0, body))
+        except TealError as error:
+            return _encode(wire.Reply(0, error=wire.failure_of(error)))
+        except ValueError as error:
+            failure = wire.Failure("InvalidArgument", f"message not understood: {error}")
+            return _encode(wire.Reply(0, error=failure))
+        except Exception as error:
+            log.exception("while answering %s", peer.owner.label)
+            return _encode(wire.Reply(0, error=wire.failure_of(error)))

@@ -1,0 +1,387 @@
+"""A duck: keeps programs and data, opens sessions for its clients, and answers questions about itself.
+
+Theory of operation: the yard (core/box) makes and ends the processes that programs run in; the door (door.py) lets
+clients of this machine in, the net (net.py) those of others. All of them ask the same things of ``obey`` here, each in
+a thread of its own. A call of a session is none of these things: it goes through the session's memory, or through the
+net's own loop. Nothing that a client says is believed before it was checked, and whatever it has goes when it goes.
+
+Works as a daemon (``teal duck serve``) and inside a program:
+
+    with teal.duck.Server(name=None) as server, server.connect() as duck:
+        ...
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from teal import _core
+from teal._version import __version__
+from teal.duck import blob as blobs
+from teal.duck import messages
+from teal.duck.cache import Cache
+from teal.duck.door import Answer, Door
+from teal.duck.journal import Journal
+from teal.duck.judging import judged
+from teal.duck.key import key_from, read_key
+from teal.duck.ladder import RESERVE, Budget, choose
+from teal.duck.link import default_address
+from teal.duck.owner import Owner
+from teal.duck.residents import Residents
+from teal.duck.shelf import Shelf
+from teal.duck.vitals import vitals
+from teal.errors import InternalError, InvalidArgument, NotFound, VersionMismatch
+from teal.host import argument, wire
+from teal.host.cache import default_folder
+from teal.host.duration import nanoseconds
+
+if TYPE_CHECKING:
+    from teal.duck.duck import Duck
+    from teal.duck.net import Gate
+
+log = logging.getLogger("teal.duck")
+
+KINDS = ("programs", "data")
+SANDBOXES = ("process", "kvm", "inline")
+_TICK_S = 0.25  # between looks at what programs have said
+_ARRIVED_S = 60.0  # how long a blob that came over the wire waits to be asked for
+_FILE_SHARE = 1 << 40
+
+
+def box_program() -> str:
+    """The executable that boxes start as."""
+    return str(Path(_core.__file__).parent / "duck" / "bin" / "teal-box")
+
+
+class Server:
+    """A duck in this process. Serves from the start; a context manager.
+
+    ``name``: of the UNIX socket among this user's ducks; None: a random one. ``listen``: "HOST:PORT" for clients of
+    other machines as well, over UDP and TCP; beyond loopback only with ``key`` (64 hexadecimal digits) or ``key_file``.
+    ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
+    duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
+    data; None: the user's own; False: in memory only. ``sandbox``: process, kvm or inline. ``spares``: boxes kept
+    ready.
+    Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
+    """
+
+    def __init__(
+        self,
+        name: str | None = "default",
+        *,
+        listen: str | None = None,
+        key: str | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        idle: float | str = "10ms",
+        memory: int | None = None,
+        reserve: int = RESERVE,
+        cache: str | os.PathLike[str] | bool | None = None,
+        sandbox: str = "process",
+        spares: int = 1,
+        direct: bool = True,
+    ) -> None:
+        if sandbox not in SANDBOXES:
+            raise InvalidArgument(f"{sandbox!r}, expected one of {SANDBOXES}", path="$.sandbox")
+        if key is not None and key_file is not None:
+            raise InvalidArgument("key and key_file are given; one is enough", path="$.key_file")
+        self.name = f"x{secrets.token_hex(8)}" if name is None else name
+        self.idle_ns = nanoseconds(idle, "$.idle")
+        self.sandbox = sandbox
+        self.started = time.time()
+        self._began = time.monotonic()
+        self._pid = os.getpid()
+        self._guard = threading.Lock()  # guards _arrived and _closed
+        self._arrived: dict[str, tuple[float, blobs.Blob]] = {}
+        self._closed = False
+        self.stopped = threading.Event()
+        self.journal = Journal()
+        log.addHandler(self.journal)
+        if log.getEffectiveLevel() > logging.INFO:
+            log.setLevel(logging.INFO)
+        self.budget = _budget(memory, reserve)
+        secret = read_key(key_file) if key_file is not None else None if key is None else key_from(key)
+        address = self.name if self.name.startswith("@") or "/" in self.name else default_address(self.name)
+        self._gate: Gate | None = None
+        folder = _folder(cache)
+        self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
+        self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
+        try:
+            self._yard = _core.DuckYard(box_program(), spares)
+            self.residents = Residents(
+                self._yard, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
+            )
+            self._door = Door(address, self.obey, self.gone)
+        except BaseException:
+            self._close_quietly()
+            raise
+        try:
+            if listen is not None:
+                from teal.duck.net import Gate
+
+                self._gate = Gate(self, listen, secret, direct=direct)
+        except BaseException:
+            self._door.close()
+            self._close_quietly()
+            raise
+        self._ticking = threading.Thread(target=self._tick, name="teal-duck-tick", daemon=True)
+        self._ticking.start()
+        _servers.add(self)
+        log.info("duck %s: %d cores, budget %d MiB of sessions, %d of programs, %d of data", self.address,
+                 len(os.sched_getaffinity(0)), *(part >> 20 for part in asdict(self.budget).values()))  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """Where clients of this machine find it."""
+        return self._door.address
+
+    @property
+    def listening(self) -> str | None:
+        """HOST:PORT for others, or None."""
+        return None if self._gate is None else self._gate.address
+
+    def connect(self) -> Duck:
+        """A client of this duck."""
+        from teal.duck.duck import Duck
+
+        return Duck(self.address)
+
+    def close(self) -> None:
+        """Ends every session and frees all. Clients get PeerDied or Closed."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+        if self._pid != os.getpid():
+            return
+        self.stopped.set()
+        self._door.close()
+        if self._gate is not None:
+            self._gate.close()
+        self._ticking.join()
+        self.residents.close_all(None)
+        self._close_quietly()
+        log.info("duck %s stopped", self.address)
+        log.removeHandler(self.journal)
+
+    def _close_quietly(self) -> None:
+        if (yard := getattr(self, "_yard", None)) is not None:
+            yard.close()
+        for _, blob in self._arrived.values():
+            blob.close()
+        self.programs.close()
+        self.data.close()
+        log.removeHandler(self.journal)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _tick(self) -> None:
+        while not self.stopped.wait(_TICK_S):
+            self.residents.take_logs()
+            now = time.monotonic()
+            with self._guard:
+                late = [digest for digest, (since, _) in self._arrived.items() if now - since > _ARRIVED_S]
+                dropped = [self._arrived.pop(digest)[1] for digest in late]
+            for blob in dropped:
+                blob.close()
+
+    # ---- what clients say ------------------------------------------------------------------------------------------
+
+    def obey(self, owner: Owner, message: messages.ClientMessage, datagram: wire.Datagram) -> Answer:
+        """The answer to one message, with descriptors that stay the duck's. Raises what the client is told."""
+        match message:
+            case messages.Hello():
+                return self._greet(owner, message), ()
+            case messages.Has(kind, digests):
+                cache = self._cache(kind)
+                return [cache.has(digest) for digest in digests], ()
+            case messages.Put():
+                return self._put(message, datagram), ()
+            case messages.Open():
+                return self._open(owner, message)
+            case messages.Map():
+                fd = datagram.take_fd() if datagram.fds else None
+                try:
+                    self.residents.map(owner, message, fd)
+                finally:
+                    if fd is not None:
+                        os.close(fd)
+                return None, ()
+            case messages.Close(session, kill):
+                self.residents.close(owner, session, kill=kill)
+                return None, ()
+            case messages.Judge():
+                return self._judge(message), ()
+            case messages.Info():
+                return self.info(), ()
+            case messages.Statistics():
+                return self.statistics(), ()
+            case messages.Log(start, most):
+                self.residents.take_logs()
+                return self.journal.read(start, most), ()
+            case messages.SelfTest():
+                from teal.duck.selftest import selftest
+
+                return [asdict(result) for result in selftest(self)], ()
+            case messages.Forget():
+                return [self.programs.forget(), self.data.forget()], ()
+            case messages.Stop():
+                if not owner.here:
+                    raise InvalidArgument("a duck is stopped from its own machine")
+                self.stopped.set()
+                return None, ()
+        raise InternalError(f"no answer to {type(message).__name__}")
+
+    def gone(self, owner: Owner) -> None:
+        """A client has left, or died: so do its sessions."""
+        ended = self.residents.close_all(owner)
+        if ended:
+            log.info("%s is gone: %d session(s) ended", owner.label, ended)
+
+    def _greet(self, owner: Owner, hello: messages.Hello) -> dict[str, Any]:
+        if hello.protocol != messages.PROTOCOL:
+            raise VersionMismatch(
+                f"the client speaks duck protocol {hello.protocol} (teal {hello.version[:40]}), this duck "
+                f"{messages.PROTOCOL} (teal {__version__})"
+            )
+        owner.greeted = True
+        if hello.name:
+            owner.label = f"{hello.name[:40]} ({owner.label})"
+        return {"pid": os.getpid(), "version": __version__, "name": self.name, "cores": len(os.sched_getaffinity(0)),
+                "isa": _core.isa(), "sandbox": self.sandbox, "memory": asdict(self.budget)}  # fmt: skip
+
+    def _cache(self, kind: str) -> Cache:
+        if kind not in KINDS:
+            raise InvalidArgument(f"{kind[:40]!r}, expected one of {KINDS}", path="$.kind")
+        return self.programs if kind == "programs" else self.data
+
+    def _put(self, message: messages.Put, datagram: wire.Datagram) -> str:
+        cache = self._cache(message.kind)
+        if datagram.fds:
+            fd = datagram.take_fd()
+            try:
+                blob = blobs.from_file(fd, message.nbytes, lambda: not self.stopped.is_set())
+            finally:
+                os.close(fd)
+        else:
+            with self._guard:
+                arrived = self._arrived.pop(message.digest or "", None)
+            if arrived is None:
+                if message.digest is not None and cache.has(message.digest):
+                    return message.digest
+                raise NotFound(f"{message.kind} blob {(message.digest or '?')[:16]}… did not arrive; send it again")
+            blob = arrived[1]
+        if message.digest is not None and blob.digest != message.digest:
+            blob.close()
+            raise InvalidArgument(f"the blob's SHA-256 is {blob.digest}, not what was announced", path="$.digest")
+        kept = cache.add(blob)
+        cache.release(kept)
+        return kept.digest
+
+    def arrived(self, blob: blobs.Blob) -> None:
+        """A blob came over the wire, checked; a Put says what it is."""
+        with self._guard:
+            before = self._arrived.pop(blob.digest, None)
+            self._arrived[blob.digest] = (time.monotonic(), blob)
+        if before is not None:
+            before[1].close()
+
+    def _open(self, owner: Owner, order: messages.Open) -> Answer:
+        if order.sandbox not in (None, self.sandbox):
+            raise InvalidArgument(f"{order.sandbox!r}: this duck runs its programs in {self.sandbox}", path="$.sandbox")
+        resident = self.residents.open(owner, order)
+        facts: Mapping[str, int] = resident.box.facts
+        if self._gate is not None and not owner.here:
+            try:
+                self._gate.attach(owner, resident)
+            except BaseException:
+                self.residents.close(owner, resident.number, kill=True)
+                raise
+        body = {"session": resident.number, "facts": dict(facts), "pid": facts["box_pid"], "sandbox": self.sandbox,
+                "wire": resident.wire, "name": order.name}  # fmt: skip
+        return body, (resident.box.control_fd, resident.box.fate_fd) if owner.here else ()
+
+    def _judge(self, order: messages.Judge) -> dict[str, Any]:
+        with self.programs.using(order.program) as program:
+            ready = self.residents.program(program, "")
+            if order.stdin is None:
+                return judged(self._yard, ready, order, None)
+            with self.data.using(order.stdin) as given:
+                return judged(self._yard, ready, order, given)
+
+    # ---- what it says of itself --------------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Its machine, its versions, its budget, its sessions."""
+        return {
+            "name": self.name,
+            "address": self.address,
+            "listening": self.listening,
+            "pid": os.getpid(),
+            "version": __version__,
+            "protocol": messages.PROTOCOL,
+            "started": self.started,
+            "uptime": time.monotonic() - self._began,
+            "sandbox": self.sandbox,
+            "idle_ns": self.idle_ns,
+            "vitals": asdict(vitals()),
+            "budget": asdict(self.budget),
+            "guards": [{"name": name, "used": used, "detail": detail} for name, used, detail in self._yard.report()],
+            "sessions": self.residents.rows(),
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters since it started."""
+        return {
+            "uptime": time.monotonic() - self._began,
+            "clients": self._door.clients + (0 if self._gate is None else self._gate.clients),
+            "sessions": self.residents.numbers(),
+            "programs": asdict(self.programs.numbers()),
+            "data": asdict(self.data.numbers()),
+            "yard": self._yard.statistics(),
+            "net": None if self._gate is None else self._gate.figures(),
+        }  # fmt: skip
+
+
+def _budget(memory: int | None, reserve: int) -> Budget:
+    if memory is None:
+        return choose(_core.available_memory(), reserve)
+    return choose(argument.whole(memory, 1, _FILE_SHARE, "$.memory"), 0)
+
+
+def _folder(cache: str | os.PathLike[str] | bool | None) -> Path | bool | None:
+    if cache is False:
+        return False
+    if cache is None or cache is True:
+        found = default_folder()
+        return None if found is None else found / "ducks"
+    return Path(cache)
+
+
+def _shelf(folder: Path | bool | None, kind: str) -> Shelf:
+    if isinstance(folder, bool):
+        return Shelf(None, wanted=False)
+    return Shelf(None if folder is None else folder / kind)
+
+
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for server in list(_servers):
+        server._door.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
