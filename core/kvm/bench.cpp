@@ -71,7 +71,7 @@ void Bench::add_piece(std::uint64_t virt, std::uint64_t bytes, Access access, bo
     pieces_.push_back({&guest_->add(virt, bytes, access), offset, image});
 }
 
-// What lies between the image and the stack of a DuckInfo program is its heap; an ordinary program's begins behind its image.
+// What lies between the image and the stack of a DuckInfo program is its heap, unless its stack is a part of the image; an ordinary program's begins behind its image.
 void Bench::plan_heap(const box::RunOrder& order) {
     heap_ = system_bytes;
     for (const elf::Step& step : order.image.steps) {
@@ -79,7 +79,7 @@ void Bench::plan_heap(const box::RunOrder& order) {
     }
     heap_bytes_ = round_up(order.memory_bytes, page_bytes);
     if (order.abi == box::Abi::duckinfo) {
-        heap_bytes_ = stack_low_ > heap_ ? std::min(heap_bytes_, stack_low_ - heap_) : 0;
+        heap_bytes_ = stack_low_ > heap_ && order.stack_bytes != 0 ? std::min(heap_bytes_, stack_low_ - heap_) : 0;
     }
 }
 
@@ -88,8 +88,8 @@ void Bench::build(const box::RunOrder& order) {
     clear();
     order_ = order;
     stack_end_ = stack_end_of(order);
-    stack_low_ = stack_end_ - round_up(std::max(order.stack_bytes, page_bytes), page_bytes);
-    check(stack_end_ % page_bytes == 0 && stack_low_ < stack_end_, "a stack that does not end with a page");
+    stack_low_ = stack_end_ - round_up(order.stack_bytes, page_bytes);
+    check(stack_end_ % page_bytes == 0 && stack_low_ <= stack_end_, "a stack that does not end with a page");
     plan_heap(order);
     std::uint64_t tables = Tables::tables_for(stack_low_, stack_end_ - stack_low_) + Tables::tables_for(heap_, heap_bytes_);
     for (const elf::Step& step : order.image.steps) tables += Tables::tables_for(step.address, step.bytes);
@@ -101,7 +101,7 @@ void Bench::build(const box::RunOrder& order) {
         add_piece(step.address, step.bytes, access_of(step.protection), step.what == elf::Step::What::map, step.offset);
     }
     if (heap_bytes_ > 0) add_piece(heap_, heap_bytes_, {.user = true, .write = true, .execute = false});
-    add_piece(stack_low_, stack_end_ - stack_low_, {.user = true, .write = true, .execute = false});
+    if (stack_low_ < stack_end_) add_piece(stack_low_, stack_end_ - stack_low_, {.user = true, .write = true, .execute = false});
     for (const auto& buffer : order.buffers) {
         std::byte* host = reserve(buffer.bytes);
         buffers_.push_back({nullptr, host});
@@ -112,7 +112,7 @@ void Bench::build(const box::RunOrder& order) {
 void Bench::load_image(int fd) {
     for (Piece& piece : pieces_) {
         if (!piece.image) continue;
-        void* first = ::mmap(nullptr, piece.area->bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(piece.offset));
+        void* first = ::mmap(nullptr, piece.area->bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, static_cast<off_t>(piece.offset));
         if (first == MAP_FAILED) {
             throw Error(Code::invalid_argument, system_message("mmap of a program's image", errno));
         }
@@ -139,12 +139,12 @@ void Bench::map_buffers(const box::RunOrder& order) {
 
 void Bench::write_stack(const box::RunOrder& order) {
     const std::uint64_t bytes = order.image.stack.size();
-    check(bytes <= stack_end_ - stack_low_, "an initial stack larger than the stack");
-    const Area& stack = *pieces_.back().area;
     if (bytes > 0) {
-        std::memcpy(stack.host + (stack.bytes - bytes), order.image.stack.data(), bytes);
+        const auto room = guest_->reach(stack_end_ - bytes, bytes, false);
+        check(room.size() == bytes, "an initial stack larger than the stack");
+        std::memcpy(room.data(), order.image.stack.data(), bytes);
     }
-    stack_written_ = round_up(bytes, page_bytes);
+    stack_written_ = bytes;
     start_ = {};
     start_.rip = order.image.entry;
     start_.rsp = stack_end_ - bytes;
@@ -199,8 +199,24 @@ void Bench::restore(Piece& piece, Count& count) {
     if (pages > 0) clear_row();
 }
 
-Count Bench::finish() {
+// What we wrote there before the run is in no bit.
+void Bench::clear_stack() {
+    const auto written = guest_->reach(stack_end_ - stack_written_, stack_written_, false);
+    const auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& one) { return one.area->holds(stack_end_ - 1, 1); });
+    if (written.empty() || piece == pieces_.end()) return;
+    if (piece->first != nullptr) {
+        std::memcpy(written.data(), piece->first + (written.data() - piece->area->host), written.size());
+    } else {
+        std::memset(written.data(), 0, written.size());
+    }
+}
+
+Count Bench::finish(std::uint64_t report, std::vector<std::byte>& page) {
     const std::uint64_t began = wall_ns();
+    if (report != 0) {
+        page.resize(page_bytes);
+        if (!guest_->read(report, page.data(), page_bytes)) page.clear();
+    }
     Count count;
     for (Piece& piece : pieces_) restore(piece, count);
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
@@ -209,8 +225,7 @@ Count Bench::finish() {
             count.written += written ? 1 : 0;
         });
     }
-    const Area& stack = *pieces_.back().area;   // what we wrote there before the run is in no bit
-    std::memset(stack.host + (stack.bytes - stack_written_), 0, stack_written_);
+    clear_stack();
     guest_->turn();
     statistics_.restore_ns = wall_ns() - began;
     return count;

@@ -38,8 +38,8 @@ public:
 
     // Everything as at the start of the program. `image_id` other than 0 and the same as before: the same bytes. Throws.
     void prepare(const box::RunOrder& order, std::uint64_t image_id);
-    // After a run: what was touched, stdin left out of `touched`; and all of it restored.
-    Count finish();
+    // After a run: what was touched, stdin left out of `touched`; and all of it restored. The page at `report` as the run left it, 0: none.
+    Count finish(std::uint64_t report, std::vector<std::byte>& page);
 
     [[nodiscard]] Guest& guest() noexcept { return *guest_; }
     [[nodiscard]] Start start() const noexcept { return start_; }
@@ -67,12 +67,13 @@ private:
     void map_buffers(const box::RunOrder& order);
     void write_stack(const box::RunOrder& order);
     void restore(Piece& piece, Count& count);
+    void clear_stack();
     void clear() noexcept;
 
     box::RunOrder order_;                // what the guest was built for
     std::uint64_t image_id_ = 0;
     std::unique_ptr<Guest> guest_;
-    std::vector<Piece> pieces_;          // the last one is the stack
+    std::vector<Piece> pieces_;
     std::vector<Buffer> buffers_;
     std::uint64_t heap_ = 0, heap_bytes_ = 0, stack_low_ = 0, stack_end_ = 0, stack_written_ = 0;
     Start start_;

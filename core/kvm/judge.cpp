@@ -140,7 +140,7 @@ void Judge::State::run(const box::RunOrder& order, std::uint64_t image_id, box::
         record.time_ns_real = fuse.wall_used();
     }
     usage.tell(record);
-    const Count count = bench.finish();
+    const Count count = bench.finish(order.report_address, record.report);
     record.memory_kb = count.written * 4;
     record.memory_kb_accessed = count.touched * 4;
     record.time_tsc = record.clk_ref_tsc = ticks;
@@ -166,7 +166,8 @@ BenchStatistics Judge::statistics() const noexcept { return state_->bench.statis
 
 box::RunRecord Judge::run(const box::RunOrder& order, std::uint64_t image_id) noexcept {
     box::RunRecord record;
-    record.clock = "thread cpu clock";
+    record.clock = "thread cpu clock of the guest's core: no hardware counters in guests";
+    record.memory = "the guest's page tables";
     try {
         state_->run(order, image_id, record);
     } catch (const std::exception& error) {

@@ -7,9 +7,78 @@
 
 #include <algorithm>
 
+#include "guest_code.hpp"
 #include "kvm/probe.hpp"
 
+using namespace teal::guest_code;
+
 namespace {
+
+YardOptions options_of(const char* program) {
+    YardOptions options;
+    options.program = program;
+    return options;
+}
+
+struct Sample {
+    const char* name;
+    std::span<const std::byte> code;
+    Abi abi = Abi::linux_static;
+    bool address = true;    // a process's kernel tells where the fault was
+};
+
+RunRecord judge(Yard& yard, const Sample& sample) {
+    RunOrder order = order_for(sample.code, sample.abi);
+    order.time_limit_ns = 200'000'000;
+    RunRecord record = yard.judge(order);
+    ::close(order.image.fd);
+    return record;
+}
+
+// What a program did is the same in both kinds of boxes.
+void records_are_the_same() {
+    Yard process(options_of(TEAL_PROCESS_BOX)), guest(options_of(TEAL_BOX));
+    const Sample samples[] = {
+        {"exits_with_42", exits_with_42()}, {"exits_with_42, duckinfo", exits_with_42(), Abi::duckinfo}, {"divides_by_zero", divides_by_zero()},
+        {"no_instruction", no_instruction()}, {"reads_nowhere", reads_nowhere()}, {"reads_null", reads_null()},
+        {"writes_its_code", writes_its_code()}, {"runs_its_data", runs_its_data()}, {"halts", halts()}, {"loads_a_root", loads_a_root()},
+        {"says_hello, duckinfo", says_hello(), Abi::duckinfo, false}, {"loops", loops(), Abi::linux_static, false},
+    };
+    for (const Sample& sample : samples) {
+        const RunRecord a = judge(process, sample), b = judge(guest, sample);
+        const bool same = a.status == b.status && a.return_code == b.return_code && a.trap_num == b.trap_num &&
+                          (!sample.address || (a.trap_epc == b.trap_epc && a.trap_cr2 == b.trap_cr2));
+        if (!CHECK(same))
+            std::printf("    %s: process %s trap %u at %llx address %llx (%s), guest %s trap %u at %llx address %llx (%s)\n", sample.name, run_status_name(a.status),
+                        a.trap_num, static_cast<unsigned long long>(a.trap_epc), static_cast<unsigned long long>(a.trap_cr2), a.reason.c_str(),
+                        run_status_name(b.status), b.trap_num, static_cast<unsigned long long>(b.trap_epc), static_cast<unsigned long long>(b.trap_cr2), b.reason.c_str());
+    }
+}
+
+// A file of the test programs, ordinary and static.
+RunOrder order_of_file(const std::shared_ptr<elf::Place>& place) {
+    RunOrder order;
+    order.image = linux_image(*place, {"program"}, {});
+    return order;
+}
+
+void runs_files() {
+    Yard process(options_of(TEAL_PROCESS_BOX)), guest(options_of(TEAL_BOX));
+    const auto place = load("run_true");
+    for (Yard* yard : {&process, &guest}) {
+        double least = 1e9;
+        RunRecord record;
+        for (int round = 0; round < 200; ++round) {
+            const std::uint64_t began = ticks();
+            record = yard->judge(order_of_file(place));
+            least = std::min(least, static_cast<double>(ticks() - began) / static_cast<double>(ticks_per_second()) * 1e6);
+        }
+        CHECK_EQ(record.status, RunStatus::finished);
+        CHECK_EQ(record.return_code, 0);
+        std::printf("run_true, %s: least %.0f us, memory %llu kB, accessed %llu kB %s\n", yard == &process ? "process" : "guest", least,
+                    static_cast<unsigned long long>(record.memory_kb), static_cast<unsigned long long>(record.memory_kb_accessed), record.reason.c_str());
+    }
+}
 
 // The median of calls with 64 bytes, by kind of box.
 double median_call_us(Yard& yard, const Loaded& actor) {
@@ -27,9 +96,7 @@ double median_call_us(Yard& yard, const Loaded& actor) {
 
 void compares_calls(const Loaded& actor) {
     for (const char* program : {TEAL_PROCESS_BOX, TEAL_BOX}) {
-        YardOptions options;
-        options.program = program;
-        Yard yard(options);
+        Yard yard(options_of(program));
         const double first = median_call_us(yard, actor);
         std::printf("call of 64 bytes, p50, %s: %.3f us; open %.0f us\n", program == std::string(TEAL_BOX) ? "guest" : "process", first,
                     static_cast<double>(yard.statistics().last_open_ns) / 1e3);
@@ -45,5 +112,7 @@ int main() {
         return check::summary();
     }
     compares_calls(load_resident("box_actor"));
+    records_are_the_same();
+    runs_files();
     return box_test_main();
 }

@@ -16,56 +16,6 @@ using namespace teal::guest_code;
 #include "kvm/bench.hpp"
 #include "kvm/fuse.hpp"
 
-GUEST_CODE(exits_with_42, "mov $42, %edi; mov $60, %eax; syscall")
-GUEST_CODE(says_hello, R"(
-    mov $1, %edi; lea text(%rip), %rsi; mov $6, %edx; mov $1, %eax; syscall
-    mov %eax, %edi; mov $60, %eax; syscall
-    text: .ascii "hello\n")")
-GUEST_CODE(copies_input, R"(
-    again: xor %edi, %edi; mov $0x401ff0, %rsi; mov $4096, %edx; xor %eax, %eax; syscall
-    test %rax, %rax; jle over
-    mov %rax, %rdx; mov $1, %edi; mov $1, %eax; syscall; jmp again
-    over: mov $0, %edi; mov $60, %eax; syscall)")
-GUEST_CODE(divides_by_zero, "xor %ecx, %ecx; mov $1, %eax; cltd; nop; div %ecx")
-GUEST_CODE(no_instruction, "nop; ud2")
-GUEST_CODE(reads_nowhere, "mov $0x123000, %ebx; mov (%rbx), %al")
-GUEST_CODE(reads_null, "xor %ebx, %ebx; mov (%rbx), %al")
-GUEST_CODE(writes_its_code, "lea (%rip), %rbx; movb $0, (%rbx)")
-GUEST_CODE(runs_its_data, "mov $0x401000, %eax; movb $0xc3, (%rax); call *%rax")
-GUEST_CODE(reads_the_trap_page, "mov $0x1000, %ebx; mov (%rbx), %al")
-GUEST_CODE(writes_the_trap_page, "mov $0x6000, %ebx; mov %al, (%rbx)")
-GUEST_CODE(halts, "hlt")
-GUEST_CODE(speaks_to_a_port, "mov $0xfe, %al; out %al, $0xfe")
-GUEST_CODE(loads_a_root, "xor %eax, %eax; mov %rax, %cr3")
-GUEST_CODE(bad_stack, "mov $0x10, %esp; push %rax")
-GUEST_CODE(not_canonical, "mov $1, %eax; shl $63, %rax; shr $1, %rax; mov (%rax), %al")
-GUEST_CODE(single_steps, "pushf; orl $0x100, (%rsp); popf; nop; nop")
-GUEST_CODE(loops, "1: jmp 1b")
-GUEST_CODE(loops_in_calls, "1: mov $24, %eax; syscall; jmp 1b")
-GUEST_CODE(aborts, "mov $1234, %edi; mov $6, %esi; mov $200, %eax; syscall")
-GUEST_CODE(asks_for_a_file, "mov $2, %eax; syscall; neg %eax; mov %eax, %edi; mov $60, %eax; syscall")
-GUEST_CODE(asks_for_the_unknown, "mov $999, %eax; syscall; neg %eax; mov %eax, %edi; mov $60, %eax; syscall")
-// 3 pages written, a fourth read; the status is what the first byte of data was before.
-GUEST_CODE(counts_itself, R"(
-    mov $0x401000, %ebx; movzbl (%rbx), %edi
-    incb (%rbx); incb 0x1000(%rbx); incb 0x2000(%rbx); mov 0x5000(%rbx), %al
-    mov $60, %eax; syscall)")
-// Every register but the stack pointer is zero; so is the vector state. Then both are spoiled.
-GUEST_CODE(looks_for_leftovers, R"(
-    or %rbx, %rax; or %rdx, %rax; or %rsi, %rax; or %rdi, %rax; or %rbp, %rax; or %r8, %rax; or %r9, %rax
-    or %r10, %rax; or %r12, %rax; or %r13, %rax; or %r14, %rax; or %r15, %rax
-    movq %xmm0, %rcx; or %rcx, %rax; movq %xmm15, %rcx; or %rcx, %rax
-    xor %edi, %edi; test %rax, %rax; setnz %dil
-    mov $-1, %rbx; mov %rbx, %r15; movq %rbx, %xmm0; movq %rbx, %xmm15; fld1; fld1
-    mov $60, %eax; syscall)")
-GUEST_CODE(takes_memory, R"(
-    xor %edi, %edi; mov $0x40000, %esi; mov $3, %edx; mov $0x22, %r10d; mov $9, %eax; syscall; mov %rax, %r12
-    xor %edi, %edi; mov $0x80000, %esi; mov $3, %edx; mov $0x22, %r10d; mov $9, %eax; syscall
-    movb $1, (%rax); movb $1, 0x7ffff(%rax)
-    xor %edi, %edi; mov $0x80000, %esi; mov $3, %edx; mov $0x22, %r10d; mov $9, %eax; syscall
-    mov %eax, %edi; neg %edi; mov $60, %eax; syscall)")
-GUEST_CODE(exits_narrowly, ".code32; mov $1, %eax; mov $9, %ebx; int $0x80; .code64")
-
 namespace {
 
 box::RunRecord run(kvm::Judge& judge, box::RunOrder order) {

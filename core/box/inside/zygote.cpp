@@ -183,6 +183,7 @@ int zygote_main(bool use_namespaces) {
     hello.version = message_version;
     hello.word = ZygoteWord::hello;
     const int devices = open_devices();
+    hello.guests = devices;
     enter_namespaces(hello, use_namespaces);
     prctl(PR_SET_NAME, "teal-zygote");
     hello.pid = static_cast<std::uint32_t>(getpid());
