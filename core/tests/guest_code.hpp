@@ -66,6 +66,14 @@ GUEST_CODE(takes_memory, R"(
     movb $1, (%rax); movb $1, 0x7ffff(%rax)
     xor %edi, %edi; mov $0x80000, %esi; mov $3, %edx; mov $0x22, %r10d; mov $9, %eax; syscall
     mov %eax, %edi; neg %edi; mov $60, %eax; syscall)")
+// From its data to the end of its heap, which lies behind, one word a page and more.
+GUEST_CODE(scribbles, "mov $0x401000, %ebx; 1: mov %rbx, (%rbx); mov %rbx, 0x7f8(%rbx); add $0x1000, %rbx; jmp 1b")
+GUEST_CODE(looks_through_memory, R"(
+    mov $0x401000, %ebx; xor %edi, %edi
+    1: or (%rbx), %rdi; or 0x7f8(%rbx), %rdi; add $0x1000, %rbx; cmp $0x541000, %rbx; jb 1b
+    test %rdi, %rdi; mov $0, %edi; setnz %dil; mov $60, %eax; syscall)")
+GUEST_CODE(doubles_input, "mov 0x1000000, %rdi; add %rdi, %rdi; mov %rdi, 0x2000000; mov $60, %eax; syscall")
+GUEST_CODE(writes_its_input, "mov $0x1000000, %ebx; mov %al, (%rbx)")
 GUEST_CODE(exits_narrowly, ".code32; mov $1, %eax; mov $9, %ebx; int $0x80; .code64")
 
 #endif

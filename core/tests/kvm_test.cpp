@@ -172,6 +172,93 @@ void test_narrow() {
     CHECK_EQ(record.return_code, 9);
 }
 
+// Whatever bytes are run, the record is clean and the next run is as ever.
+void test_random_code() {
+    kvm::Judge judge;
+    std::uint64_t random = 0x1234'5678'9abc'def1;
+    for (int round = 0; round < 300; ++round) {
+        std::byte code[256];
+        for (std::byte& byte : code) {
+            random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+            byte = static_cast<std::byte>(random);
+        }
+        box::RunOrder order = order_for(code, round < 150 ? box::Abi::duckinfo : box::Abi::linux_static);
+        order.time_limit_ns = 1'000'000;
+        const box::RunRecord record = run(judge, order);
+        CHECK(record.status != box::RunStatus::judge_failed);
+    }
+    CHECK_EQ(run(judge, looks_for_leftovers()).return_code, 0);
+    CHECK_EQ(judge.statistics().guests_made, 2);                      // one for each interface
+}
+
+// All of its memory, again and again; the next run finds none of it.
+void test_scribbles() {
+    kvm::Judge judge;
+    const box::RunRecord record = run(judge, scribbles());
+    CHECK_EQ(record.trap_num, 14);
+    CHECK_EQ(record.trap_cr2, data_at + data_bytes + (1 << 20));
+    CHECK_EQ(record.memory_kb, (data_bytes + (1 << 20)) / 1024);
+    CHECK_EQ(run(judge, counts_itself()).return_code, 0);
+    CHECK_EQ(run(judge, looks_through_memory()).return_code, 0);
+}
+
+// The size of a run's image changes nothing but the guest.
+void test_other_images() {
+    kvm::Judge judge;
+    box::RunOrder order = order_for(exits_with_42());
+    CHECK_EQ(judge.run(order).return_code, 42);
+    order.image.steps[1].bytes = 4096;
+    CHECK_EQ(judge.run(order).return_code, 42);
+    CHECK_EQ(judge.statistics().guests_made, 2);
+    order.image.steps[1].address = code_at;                          // overlaps
+    CHECK(judge.run(order).status == box::RunStatus::judge_failed);
+    order.image.steps[1].address = 0x1000;                           // the trap page's
+    CHECK(judge.run(order).status == box::RunStatus::judge_failed);
+    order.image.steps[1].address = ~std::uint64_t{0xfff};
+    CHECK(judge.run(order).status == box::RunStatus::judge_failed);
+    order.image.steps[1].address = data_at;
+    order.image.stack.resize(1 << 20);                               // more than the stack has
+    CHECK(judge.run(order).status == box::RunStatus::judge_failed);
+    order.image.stack.resize(64);
+    order.memory_bytes = ~std::uint64_t{0};
+    CHECK(judge.run(order).status == box::RunStatus::judge_failed);
+    order.memory_bytes = 1 << 20;
+    CHECK_EQ(judge.run(order).return_code, 42);
+    ::close(order.image.fd);
+}
+
+void test_buffers() {
+    kvm::Judge judge;
+    box::RunOrder order = order_for(doubles_input(), box::Abi::duckinfo);
+    const std::uint64_t word = 21;
+    const int in = memory_file(std::as_bytes(std::span(&word, 1)), 4096), out = memory_file({}, 4096);
+    order.buffers = {{in, 0x100'0000, 4096, 0, false}, {out, 0x200'0000, 4096, 0, true}};
+    order.report_address = 0x200'0000;
+    for (int round = 0; round < 3; ++round) {
+        const box::RunRecord record = judge.run(order);
+        CHECK_EQ(record.return_code, 42);
+        CHECK_EQ(record.memory_kb, 4);
+        CHECK_EQ(record.memory_kb_accessed, 8);                       // the code and the output, not stdin
+        std::uint64_t said = 0;
+        CHECK_EQ(record.report.size(), 4096);
+        std::memcpy(&said, record.report.data(), record.report.size() < sizeof said ? 0 : sizeof said);
+        CHECK_EQ(said, 42);
+    }
+    std::uint64_t written = 0;
+    CHECK_EQ(::pread(out, &written, sizeof written, 0), static_cast<ssize_t>(sizeof written));
+    CHECK_EQ(written, 42);
+    ::close(in);
+    ::close(out);
+    box::RunOrder wrong = order_for(writes_its_input(), box::Abi::duckinfo);
+    wrong.buffers = {{memory_file({}, 4096), 0x100'0000, 4096, 0, false}};
+    const int kept = wrong.buffers[0].fd;
+    const box::RunRecord record = run(judge, wrong);
+    CHECK_EQ(record.trap_num, 14);
+    CHECK_EQ(record.trap_cr2, 0x100'0000);
+    ::close(kept);
+    ::close(order.image.fd);
+}
+
 void report_times() {
     kvm::Judge judge;
     box::RunOrder order = order_for(exits_with_42());
@@ -204,6 +291,10 @@ void test_guests() {
     test_every_run_begins_from_zero();
     test_limits();
     test_narrow();
+    test_random_code();
+    test_scribbles();
+    test_other_images();
+    test_buffers();
     report_times();
 }
 
