@@ -18,6 +18,7 @@ namespace teal::box {
 namespace {
 
 constexpr std::uint64_t nap_ns = 50'000'000;
+constexpr unsigned most_naps_beyond = 20;
 constexpr std::uint64_t slack_ns = 2'000'000'000;      // beyond the session's bound for a call: then the yard does not do its work
 constexpr std::uint64_t heart_ns = 3'000'000'000;      // a yard that has not looked for so long is asked after
 
@@ -138,15 +139,16 @@ Answer Caller::wait(std::uint64_t deadline_ns) noexcept {
     const std::uint64_t start = now_ns();
     if (asked_ns_ == 0) asked_ns_ = start;
     const std::uint64_t bound = facts_.call_limit_ns == 0 ? UINT64_MAX : asked_ns_ + facts_.call_limit_ns + slack_ns;
-    for (;;) {
+    for (unsigned naps_beyond = 0;;) {
         const std::uint64_t now = now_ns();
         Answer answer = look(now);
         if (answer.outcome != Outcome::pending) return answer;
-        if ((deadline_ns != 0 && now >= deadline_ns) || now >= bound) {
+        // Beyond the bound some more naps: perhaps the whole machine was asleep, and the yard gets to its work only now.
+        if ((deadline_ns != 0 && now >= deadline_ns) || (now >= bound && ++naps_beyond > most_naps_beyond)) {
             answer.outcome = Outcome::late;
             return answer;
         }
-        std::uint64_t until = std::min(now + nap_ns, bound);
+        std::uint64_t until = now + nap_ns;
         if (deadline_ns != 0) until = std::min(until, deadline_ns);
         const std::uint32_t seen = low_word(&line.seq)->load(std::memory_order_relaxed);
         line.sleeps.store(1, std::memory_order_seq_cst);

@@ -1,5 +1,4 @@
-// Theory of operation. See judge.hpp. The thread that judges is the tracer: it polls for the box's stops for a moment, which is all that a short run
-// takes, then leaves a fuse with the yard's thread and sleeps in wait4().
+// Theory of operation. See judge.hpp. The thread that judges is the tracer. It leaves a fuse with the yard's thread, sends the order, and sleeps in wait4().
 #include "box/judge.hpp"
 
 #include <csignal>
@@ -26,7 +25,6 @@ namespace teal::box {
 namespace {
 
 constexpr std::uint64_t page = 4096;
-constexpr std::uint64_t poll_ns = 200'000;               // how long a run is polled for before anybody sleeps
 constexpr std::uint64_t longest_limit_ns = 500'000'000'000;
 constexpr std::uint64_t own_data_bytes = 4u << 20, own_space_bytes = 64u << 20;
 constexpr std::uint64_t fuse_extra_ns = 10'000'000;
@@ -129,10 +127,9 @@ private:
         m.cpu_limit_s = order_.time_limit_ns / 1'000'000'000 + 2;
         m.pin[0] = order_.pin;
         m.buffers = static_cast<std::uint32_t>(order_.buffers.size());
-        Descriptor nothing;
-        if (order_.in < 0 || order_.out < 0 || order_.err < 0) nothing.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
-        std::vector<int> fds = {order_.image.fd, order_.in < 0 ? nothing.get() : order_.in, order_.out < 0 ? nothing.get() : order_.out,
-                                order_.err < 0 ? nothing.get() : order_.err};
+        const int nothing = yard_.nothing.get();
+        std::vector<int> fds = {order_.image.fd, order_.in < 0 ? nothing : order_.in, order_.out < 0 ? nothing : order_.out,
+                                order_.err < 0 ? nothing : order_.err};
         for (std::size_t i = 0; i < order_.buffers.size(); ++i) {
             const RunOrder::Buffer& buffer = order_.buffers[i];
             m.buffer[i] = {buffer.address, buffer.bytes, buffer.offset, buffer.writable ? 1u : 0u, 0};
@@ -146,26 +143,18 @@ private:
     // Until the box is reaped.
     void follow() {
         const std::uint64_t wall = order_.wall_limit_ns != 0 ? order_.wall_limit_ns : 2 * order_.time_limit_ns + 1'000'000'000;
+        leave_fuse(wall);
         for (;;) {
             int status = 0;
-            pid_t got = 0;
-            if (!fuse_) {
-                got = ::wait4(pid_, &status, __WALL | WNOHANG, &used_);
-                if (got == 0) {
-                    if (now_ns() - began_ns_ > poll_ns) leave_fuse(wall);
-                    continue;
-                }
-            } else {
-                got = ::wait4(pid_, &status, __WALL, &used_);
-            }
+            const pid_t got = ::wait4(pid_, &status, __WALL, &used_);
             if (got < 0 && errno == EINTR) continue;
             if (got < 0) throw Error(Code::internal_error, system_message("wait for a box: did somebody else in this process wait for all children?", errno));
-            if (!WIFSTOPPED(status)) {
+            if (!WIFSTOPPED(status)) {   // killed before it could stop on its way out
                 status_ = status;
                 reaped_ = true;
                 return;
             }
-            stopped(status);
+            if (stopped(status)) return;
         }
     }
 
@@ -175,19 +164,24 @@ private:
         fuse_->clock = cpu_clock(box_.pid);
         fuse_->cpu_end = cpu_before_ + order_.time_limit_ns + order_.time_limit_ns / 100 + fuse_extra_ns;
         fuse_->wall_end = began_ns_ + wall;
+        bool told = false;
         {
             const std::lock_guard lock(yard_.mutex);
             yard_.fuses.push_back(fuse_);
+            told = yard_.looks_until != 0;
         }
-        yard_.nudge();
+        if (!told) yard_.nudge();
     }
 
-    void stopped(int status) {
+    // True when it is on its way out, and no longer ours: all is known by then (wait4 gives a stopped box's usage too), and the zygote reaps it.
+    bool stopped(int status) {
         const int signal = WSTOPSIG(status);
         const int event = status >> 16;
         int deliver = 0;
         if (event == PTRACE_EVENT_EXIT) {
             leaving();
+            reaped_ = ::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr) == 0;
+            if (reaped_) return true;
         } else if (event == 0) {
             siginfo_t info{};
             deliver = signal;
@@ -199,6 +193,7 @@ private:
             }
         }
         ::ptrace(PTRACE_CONT, pid_, nullptr, reinterpret_cast<void*>(static_cast<std::intptr_t>(deliver)));
+        return false;
     }
 
     // On its way out, with its memory still there.
@@ -207,6 +202,8 @@ private:
         ended_ticks_ = ticks();
         ended_ns_ = now_ns();
         read_registers(pid_, exit_at_);
+        unsigned long code = 0;
+        if (::ptrace(PTRACE_GETEVENTMSG, pid_, nullptr, &code) == 0) status_ = static_cast<int>(code);
         record_.count_inst = read_counter(instructions_);
         record_.clk_thread = read_counter(cycles_);
         static const std::vector<std::pair<std::uint64_t, std::uint64_t>> nothing;
@@ -337,6 +334,7 @@ RunRecord Yard::judge(const RunOrder& order) {
         record.reason = error.what();
     }
     const std::lock_guard lock(state_->mutex);
+    state_->replace(order.abi == Abi::duckinfo ? BoxKind::duckinfo_run : BoxKind::linux_run);
     ++state_->counts.runs;
     if (record.status == RunStatus::judge_failed) ++state_->counts.runs_failed;
     return record;

@@ -20,6 +20,8 @@
 namespace teal::box {
 namespace {
 
+constexpr std::uint64_t fuse_tick_ns = 4'000'000;    // less than the slack of a fuse
+constexpr std::uint64_t fuse_rest_ns = 200'000'000;  // for so long after a run it goes on looking: the next one need not wake it
 constexpr std::uint64_t least_tick_ns = 1'000'000;
 constexpr std::uint64_t witness_ns = 500'000'000;   // how long an ended box may go unreported
 
@@ -170,12 +172,18 @@ Spare Yard::State::take(BoxKind kind, std::uint64_t limit_ns) {
     Spare box = std::move(spares[at].front());
     spares[at].pop_front();
     ++counts.boxes_used;
-    while (spares[at].size() + asked[at] < wanted[at]) {
+    // The next one is made at once for a session, which is there to stay; for a run when it is over, so that they do not share the cores.
+    if (kind == BoxKind::resident) replace(kind);
+    return box;
+}
+
+void Yard::State::replace(BoxKind kind) {
+    const auto at = static_cast<std::uint32_t>(kind);
+    while (!closed && spares[at].size() + asked[at] < wanted[at]) {
         const std::uint32_t before = asked[at];
         ask(kind);
         if (asked[at] == before) break;
     }
-    return box;
 }
 
 void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descriptor socket) {
@@ -272,18 +280,14 @@ void Yard::State::tick(std::uint64_t now) noexcept {
 
 std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     const std::lock_guard lock(mutex);
-    std::uint64_t pause = 0;
     for (const auto& fuse : fuses) {
-        const std::uint64_t used = cpu_ns(fuse->clock);
-        if (!fuse->blown.load(std::memory_order_relaxed) && (used >= fuse->cpu_end || now >= fuse->wall_end)) {
-            fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
-            ::syscall(SYS_pidfd_send_signal, fuse->pidfd, SIGKILL, nullptr, 0);
-        }
-        if (fuse->blown.load(std::memory_order_relaxed)) continue;
-        const std::uint64_t left = std::max<std::uint64_t>(std::min(fuse->cpu_end - used, fuse->wall_end - now), 100'000);
-        pause = pause == 0 ? left : std::min(pause, left);
+        if (fuse->blown.load(std::memory_order_relaxed) || (cpu_ns(fuse->clock) < fuse->cpu_end && now < fuse->wall_end)) continue;
+        fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
+        ::syscall(SYS_pidfd_send_signal, fuse->pidfd, SIGKILL, nullptr, 0);
     }
-    return pause;
+    if (!fuses.empty()) looks_until = now + fuse_rest_ns;
+    if (now >= looks_until) looks_until = 0;
+    return looks_until == 0 ? 0 : fuse_tick_ns;
 }
 
 void Yard::State::run() noexcept {

@@ -23,17 +23,6 @@ constexpr std::uint64_t page_is_file = 1 << 2, page_is_present = 1 << 3, page_is
 constexpr std::uint64_t page = 4096;
 constexpr std::uint64_t highest = 0x7fff'ffff'f000;
 
-// Of [start, end), the pages that lie in none of the (sorted) ranges.
-std::uint64_t outside(std::uint64_t start, std::uint64_t end, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) noexcept {
-    std::uint64_t inside = 0;
-    for (const auto& [first, last] : ranges) {
-        const std::uint64_t a = first > start ? first : start;
-        const std::uint64_t b = last < end ? last : end;
-        if (a < b) inside += b - a;
-    }
-    return (end - start - inside) / page;
-}
-
 std::uint64_t in_writable(std::uint64_t start, std::uint64_t end, std::span<const RunOrder::Buffer> buffers) noexcept {
     std::uint64_t inside = 0;
     for (const RunOrder::Buffer& buffer : buffers) {
@@ -81,25 +70,23 @@ std::uint32_t trap_of(int signal, int code) noexcept {
     }
 }
 
-PageCount count_pages(int pagemap, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& before, std::span<const RunOrder::Buffer> shared) noexcept {
-    PageCount count;
-    if (pagemap < 0) return count;
-    PageRegion found[256];
-    std::uint64_t start = 0;
-    while (start < highest) {
+// One range; false when the kernel cannot say.
+static bool scan_range(int pagemap, std::uint64_t start, std::uint64_t end, std::span<const RunOrder::Buffer> shared, PageCount& count) noexcept {
+    PageRegion found[128];
+    while (start < end) {
         ScanArgument scan{};
         scan.size = sizeof scan;
         scan.start = start;
-        scan.end = highest;
+        scan.end = end;
         scan.vec = reinterpret_cast<std::uint64_t>(found);
         scan.vec_len = sizeof found / sizeof found[0];
         scan.category_anyof_mask = page_is_present | page_is_swapped;
         scan.return_mask = page_is_file | page_is_zero;
         const int regions = ::ioctl(pagemap, pagemap_scan, &scan);
-        if (regions < 0) return count;
+        if (regions < 0) return false;
         for (int i = 0; i < regions; ++i) {
             const PageRegion& region = found[i];
-            const std::uint64_t pages = outside(region.start, region.end, before);
+            const std::uint64_t pages = (region.end - region.start) / page;
             count.accessed += pages;
             if ((region.categories & (page_is_file | page_is_zero)) == 0) {
                 count.written += pages;
@@ -110,7 +97,20 @@ PageCount count_pages(int pagemap, const std::vector<std::pair<std::uint64_t, st
         if (scan.walk_end <= start) break;
         start = scan.walk_end;
     }
-    count.known = true;
+    return true;
+}
+
+PageCount count_pages(int pagemap, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& before, std::span<const RunOrder::Buffer> shared) noexcept {
+    PageCount count;
+    if (pagemap < 0) return count;
+    std::uint64_t start = 0;
+    bool known = true;
+    for (const auto& [first, last] : before) {
+        if (first >= highest) break;
+        known = known && scan_range(pagemap, start, first, shared, count);
+        start = last;
+    }
+    count.known = known && scan_range(pagemap, start, highest, shared, count);
     return count;
 }
 

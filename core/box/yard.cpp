@@ -188,6 +188,7 @@ Yard::Yard(YardOptions options) : state_(std::make_shared<State>()) {
     state_->wanted[static_cast<std::uint32_t>(BoxKind::resident)] = state_->options.spares;
     if (::access(state_->options.program.c_str(), X_OK) != 0)
         throw Error(Code::not_found, system_message(("teal-box at " + state_->options.program).c_str(), errno));
+    state_->nothing.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
     state_->wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!state_->wake) throw Error(Code::quota_exceeded, system_message("eventfd", errno));
     state_->thread = std::thread([state = state_.get()] {

@@ -80,6 +80,7 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     YardOptions options;
     std::uint32_t owner = 0;        // the process that made the yard
     std::thread thread;
+    Descriptor nothing;             // /dev/null
     Descriptor wake;                // eventfd: the thread should look
 
     mutable std::mutex mutex;       // guards what follows
@@ -93,6 +94,7 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     std::uint32_t asked[box_kinds] = {}, wanted[box_kinds] = {};
     std::map<std::int32_t, std::shared_ptr<Session::State>> sessions;
     std::vector<std::shared_ptr<Fuse>> fuses;
+    std::uint64_t looks_until = 0;  // the thread looks at fuses until then without being told of new ones
     std::shared_ptr<const BoxMemory> memory;    // what every box has mapped before it becomes something; null: not looked at yet
     std::uint64_t next_id = 1;
     YardStatistics counts;
@@ -105,6 +107,7 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     std::uint64_t burn(std::uint64_t now) noexcept;         // fuses; ns until it has to be looked again, 0: no need
     void ask(BoxKind kind);                                 // with `mutex` held
     Spare take(BoxKind kind, std::uint64_t limit_ns);       // throws
+    void replace(BoxKind kind);                             // has as many made as should be ready; with `mutex` held
     void nudge() noexcept;
     void close() noexcept;
 };

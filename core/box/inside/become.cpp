@@ -62,6 +62,18 @@ struct CoreStart {
     __builtin_trap();
 }
 
+// The pages that start-up writes are copies by then, and not shared with the zygote: nothing of that is left for when somebody waits.
+void touch_pages() noexcept {
+    volatile std::byte here[3 * page];
+    for (std::uint64_t i = 0; i < sizeof here; i += page) here[i] = std::byte{};
+    for (std::uint64_t i = 0; i < 2 * page; i += page) const_cast<volatile std::byte&>(arrived[i]) = std::byte{};
+    volatile auto* kept = reinterpret_cast<volatile std::byte*>(&order);
+    for (std::uint64_t i = 0; i < 2 * page; i += page) kept[i] = std::byte{};
+    for (std::uint64_t i = 0; i < 2 * page; i += page) kept[offsetof(Received, stack) + i] = std::byte{};
+    const_cast<volatile int&>(descriptor_count) = 0;
+    touch_duck();
+}
+
 void receive() noexcept {
     iovec part{arrived, sizeof arrived};
     alignas(cmsghdr) static char control[CMSG_SPACE(most_descriptors * sizeof(int))];
@@ -169,8 +181,6 @@ void set_limits() noexcept {
     set_limit(RLIMIT_AS, m.space_limit);
     set_limit(RLIMIT_FSIZE, m.file_limit);
     set_limit(RLIMIT_CPU, m.cpu_limit_s);
-    set_limit(RLIMIT_NOFILE, 16);
-    set_limit(RLIMIT_NPROC, 0);
 }
 
 void map_stacks() noexcept {
@@ -227,7 +237,7 @@ void make_threads() noexcept {
     constexpr unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS;
     for (std::uint32_t core = 1; core < m.cores; ++core) {
         core_starts[core] = {core, m.pin[core]};
-        const long result = teal_gate_thread(flags, reinterpret_cast<void*>(layout::stack_top(core)), reinterpret_cast<void*>(make_tls(core)),
+        const long result = gate_thread(flags, reinterpret_cast<void*>(layout::stack_top(core)), reinterpret_cast<void*>(make_tls(core)),
                                              begin_core, &core_starts[core]);
         if (result < 0) give_up(BecomeStage::threads, result, core);
     }
@@ -290,6 +300,7 @@ void set_thread_pointer(std::uint64_t pointer) noexcept {
 int open_devices() noexcept { return 0; }
 
 void become(BoxKind kind) noexcept {
+    touch_pages();
     receive();
     const BecomeMessage& m = order.message;
     if (m.kind != kind) give_up(BecomeStage::message, EBADMSG, 3);
@@ -313,11 +324,10 @@ void become(BoxKind kind) noexcept {
     set_limits();
     if (const long result = gate(SYS_close_range, box_socket + 1, ~0u, 0); result < 0) give_up(BecomeStage::descriptors, result);
     if (kind != BoxKind::resident) ignore_file_limit();
-    say_running();
-    if (kind != BoxKind::resident) gate(SYS_close, box_socket);
+    say_running();   // the socket stays: a run has no call that could use it
     const std::uint64_t entry = m.entry, stack = end - m.stack_bytes, narrow = m.narrow;
     set_thread_pointer(thread_pointer);
-    if (raw(SYS_munmap, reinterpret_cast<long>(teal_gate_page), gate_bytes) != 0) __builtin_trap();
+    if (raw(SYS_munmap, static_cast<long>(gate_page), gate_bytes) != 0) __builtin_trap();
     teal_enter(entry, stack, narrow);
 }
 

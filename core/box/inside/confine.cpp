@@ -131,6 +131,8 @@ int confine_box(const HelloMessage& hello, std::uint32_t number) noexcept {
     }
     // After the change of user, which would undo it.
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+    limit(RLIMIT_NOFILE, 32);
+    limit(RLIMIT_NPROC, 4096);   // of threads: they are counted a user, which may have many boxes. Making one takes the gate in any case
     return 0;
 }
 

@@ -111,7 +111,7 @@ constexpr std::uint32_t unknown = SECCOMP_RET_ERRNO | ENOSYS;
 
 // Calls from the gate are allowed, whatever they are.
 void allow_gate(Assembler& a) noexcept {
-    const auto gate_at = reinterpret_cast<std::uint64_t>(teal_gate_page);
+    const std::uint64_t gate_at = gate_page;
     a.load(at_ip + 4);
     a.add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(gate_at >> 32), 0, 4);
     a.load(at_ip);
@@ -204,8 +204,7 @@ void native(Assembler& a, BoxKind kind) noexcept {
         a.allow_number(SYS_exit);
         // What start-up does after the gate is gone: one munmap, of the gate's page itself.
         const std::size_t block = a.begin_call(SYS_munmap);
-        const auto gate_at = reinterpret_cast<std::uint64_t>(teal_gate_page);
-        a.refuse_unless(0, static_cast<std::uint32_t>(gate_at), SECCOMP_RET_KILL_PROCESS);
+        a.refuse_unless(0, static_cast<std::uint32_t>(gate_page), SECCOMP_RET_KILL_PROCESS);
         a.give(SECCOMP_RET_ALLOW);
         a.end_call(block);
         allow_gate(a);

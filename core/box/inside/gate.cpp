@@ -1,17 +1,17 @@
 #include "box/inside/gate.hpp"
 
-// The section is a page of its own: the page is unmapped before the program starts.
+#include <sys/mman.h>
+
+#include <cstring>
+
+// The gate's code is data here: it is executed in the page that it is copied to, and nowhere else.
 #if defined(__x86_64__)
 __asm__(R"(
-    .pushsection .teal_gate, "ax", @progbits
-    .balign 4096
-    .globl teal_gate_page
-    .hidden teal_gate_page
-teal_gate_page:
-    .globl teal_gate
-    .hidden teal_gate
-    .type teal_gate, @function
-teal_gate:
+    .pushsection .rodata
+    .balign 16
+    .globl teal_gate_code
+    .hidden teal_gate_code
+teal_gate_code:
     mov %rdi, %rax
     mov %rsi, %rdi
     mov %rdx, %rsi
@@ -21,10 +21,9 @@ teal_gate:
     mov 8(%rsp), %r9
     syscall
     ret
-    .globl teal_gate_thread
-    .hidden teal_gate_thread
-    .type teal_gate_thread, @function
-teal_gate_thread:
+    .globl teal_gate_thread_code
+    .hidden teal_gate_thread_code
+teal_gate_thread_code:
     sub $16, %rsi
     mov %rcx, (%rsi)
     mov %r8, 8(%rsi)
@@ -35,19 +34,18 @@ teal_gate_thread:
     syscall
     test %rax, %rax
     jnz 1f
-    jmp teal_thread_begins
-1:  ret
-    .balign 4096
-    .popsection
-
-    .pushsection .text
-    .type teal_thread_begins, @function
-teal_thread_begins:
     xor %ebp, %ebp
     pop %rax
     pop %rdi
-    call *%rax
-    hlt
+    pushq $0
+    jmp *%rax
+1:  ret
+    .globl teal_gate_end
+    .hidden teal_gate_end
+teal_gate_end:
+    .popsection
+
+    .pushsection .text
     .globl teal_enter
     .hidden teal_enter
     .type teal_enter, @function
@@ -88,15 +86,11 @@ teal_enter:
 )");
 #elif defined(__aarch64__)
 __asm__(R"(
-    .pushsection .teal_gate, "ax", %progbits
-    .balign 4096
-    .globl teal_gate_page
-    .hidden teal_gate_page
-teal_gate_page:
-    .globl teal_gate
-    .hidden teal_gate
-    .type teal_gate, %function
-teal_gate:
+    .pushsection .rodata
+    .balign 16
+    .globl teal_gate_code
+    .hidden teal_gate_code
+teal_gate_code:
     mov x8, x0
     mov x0, x1
     mov x1, x2
@@ -106,10 +100,9 @@ teal_gate:
     mov x5, x6
     svc 0
     ret
-    .globl teal_gate_thread
-    .hidden teal_gate_thread
-    .type teal_gate_thread, %function
-teal_gate_thread:
+    .globl teal_gate_thread_code
+    .hidden teal_gate_thread_code
+teal_gate_thread_code:
     stp x3, x4, [x1, #-16]!
     mov x3, x2
     mov x2, xzr
@@ -117,18 +110,17 @@ teal_gate_thread:
     mov x8, #220
     svc 0
     cbnz x0, 1f
-    b teal_thread_begins
+    mov x29, xzr
+    mov x30, xzr
+    ldp x1, x0, [sp], #16
+    br x1
 1:  ret
-    .balign 4096
+    .globl teal_gate_end
+    .hidden teal_gate_end
+teal_gate_end:
     .popsection
 
     .pushsection .text
-    .type teal_thread_begins, %function
-teal_thread_begins:
-    mov x29, xzr
-    ldp x1, x0, [sp], #16
-    blr x1
-    brk #1
     .globl teal_enter
     .hidden teal_enter
     .type teal_enter, %function
@@ -142,3 +134,25 @@ teal_enter:
 #else
 #error "boxes: x86-64 or aarch64"
 #endif
+
+extern "C" const char teal_gate_code[], teal_gate_thread_code[], teal_gate_end[];
+
+namespace teal::box {
+
+std::uint64_t gate_page = 0;
+
+bool make_gate() noexcept {
+    void* page = mmap(nullptr, gate_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return false;
+    std::memcpy(page, teal_gate_code, static_cast<std::size_t>(teal_gate_end - teal_gate_code));
+    if (mprotect(page, gate_bytes, PROT_READ | PROT_EXEC) != 0) return false;
+    gate_page = reinterpret_cast<std::uint64_t>(page);
+    return true;
+}
+
+long gate_thread(unsigned long flags, void* stack, void* tls, void (*function)(void*), void* argument) noexcept {
+    using Call = long (*)(unsigned long, void*, void*, void (*)(void*), void*);
+    return reinterpret_cast<Call>(gate_page + static_cast<std::uint64_t>(teal_gate_thread_code - teal_gate_code))(flags, stack, tls, function, argument);
+}
+
+}  // namespace teal::box

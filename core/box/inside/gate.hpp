@@ -9,11 +9,6 @@
 #include <cstdint>
 
 extern "C" {
-// A raw system call: the result, or -errno.
-long teal_gate(long number, long a, long b, long c, long d, long e, long f) noexcept;
-// clone() of a thread that runs function(argument) on `stack` with `tls`, and never returns from it.
-long teal_gate_thread(unsigned long flags, void* stack, void* tls, void (*function)(void*), void* argument) noexcept;
-extern const char teal_gate_page[];
 // All registers zero, stack pointer set, jump. `narrow`: into 32-bit code. From a page that stays.
 [[noreturn]] void teal_enter(std::uint64_t entry, std::uint64_t stack, std::uint64_t narrow) noexcept;
 }
@@ -21,14 +16,20 @@ extern const char teal_gate_page[];
 namespace teal::box {
 
 inline constexpr std::uint64_t gate_bytes = 4096;
+extern std::uint64_t gate_page;     // a mapping by itself: quicker to take away than a part of one
+bool make_gate() noexcept;          // in the zygote
 
+// A system call through the gate: the result, or -errno.
 template <class... Args>
 inline long gate(long number, Args... args) noexcept {
+    using Call = long (*)(long, long, long, long, long, long, long);
     long value[6] = {};
     int i = 0;
     ((value[i++] = (long)args), ...);
-    return teal_gate(number, value[0], value[1], value[2], value[3], value[4], value[5]);
+    return reinterpret_cast<Call>(gate_page)(number, value[0], value[1], value[2], value[3], value[4], value[5]);
 }
+// clone() of a thread that runs function(argument) on `stack` with `tls`; the function never returns.
+long gate_thread(unsigned long flags, void* stack, void* tls, void (*function)(void*), void* argument) noexcept;
 
 // A raw system call from where the code is: no errno, which would be the program's once it runs.
 inline long raw(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) noexcept {

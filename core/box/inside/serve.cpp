@@ -334,6 +334,11 @@ void prepare_duck(const BecomeMessage& m) noexcept {
     log_bytes = m.log_bytes;
 }
 
+void touch_duck() noexcept {
+    *const_cast<volatile bool*>(&served) = false;
+    *const_cast<volatile std::uint64_t*>(&ibs[0].id) = 0;
+}
+
 std::uint32_t cores_waiting() noexcept { return waiting.load(std::memory_order_acquire); }   // SYNC: pairs with fetch_add in serve_core()
 
 void serve_core(void* argument) noexcept {

@@ -28,6 +28,7 @@
 #include "box/inside/become.hpp"
 #include "box/inside/confine.hpp"
 #include "box/inside/filter.hpp"
+#include "box/inside/gate.hpp"
 #include "box/message.hpp"
 
 namespace teal::box {
@@ -188,6 +189,7 @@ int zygote_main(bool use_namespaces) {
     prctl(PR_SET_NAME, "teal-zygote");
     hello.pid = static_cast<std::uint32_t>(getpid());
     confine_zygote(hello);
+    if (!make_gate()) return 70;
     return Zygote(hello, devices).run();
 }
 
