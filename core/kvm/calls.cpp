@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -144,6 +145,10 @@ std::int64_t Calls::ask_system(std::uint64_t number, const std::uint64_t (&a)[6]
     }
     case SYS_clock_gettime:
         return tell_time(a[0], a[1]);
+    case SYS_nanosleep:
+        return sleep(1, 0, a[0]);
+    case SYS_clock_nanosleep:
+        return sleep(a[0], a[1], a[2]);
     case SYS_clock_getres: {
         const std::int64_t resolution[2] = {0, 1};
         return a[1] == 0 || guest_->write(a[1], resolution, sizeof resolution) ? 0 : -EFAULT;
@@ -299,11 +304,26 @@ std::int64_t Calls::describe_file(std::uint64_t fd, std::uint64_t to) noexcept {
     return guest_->write(to, &about, sizeof about) ? 0 : -EFAULT;
 }
 
-// Every clock says the CPU time used so far, which does not depend on when the run is.
-std::int64_t Calls::tell_time(std::uint64_t, std::uint64_t to) noexcept {
+// In a judged run every clock says the CPU time used so far, which does not depend on when the run is.
+std::int64_t Calls::tell_time(std::uint64_t clock, std::uint64_t to) noexcept {
     const std::uint64_t ns = thread_cpu_ns() - began_ns_;
-    const std::uint64_t time[2] = {ns / 1'000'000'000, ns % 1'000'000'000};
-    return guest_->write(to, time, sizeof time) ? 0 : -EFAULT;
+    timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    if (real_clocks_ && (clock > 11 || ::clock_gettime(static_cast<clockid_t>(clock), &time) != 0)) {
+        return -EINVAL;
+    }
+    return guest_->write(to, &time, sizeof time) ? 0 : -EFAULT;
+}
+
+// As long as it asks for, or until the fuse's signal; nothing is told about the rest.
+std::int64_t Calls::sleep(std::uint64_t clock, std::uint64_t flags, std::uint64_t from) noexcept {
+    timespec time{};
+    if (!guest_->read(from, &time, sizeof time)) {
+        return -EFAULT;
+    }
+    if (flags != 0 || clock > 1 || time.tv_sec < 0 || time.tv_nsec < 0 || time.tv_nsec > 999'999'999) {
+        return -EINVAL;
+    }
+    return ::nanosleep(&time, nullptr) == 0 ? 0 : -EINTR;
 }
 
 std::int64_t Calls::set_base(std::uint64_t code, std::uint64_t value) noexcept {

@@ -31,6 +31,8 @@ public:
     };
     Calls(Guest& guest, box::Abi abi, const Files& files, std::uint64_t heap, std::uint64_t heap_bytes) noexcept;
 
+    // For resident programs. Others are told the CPU time they have used, whatever clock they ask for.
+    void use_real_clocks() noexcept { real_clocks_ = true; }
     // Does what the event asks for; resumes the core unless the program has ended.
     End answer(unsigned core, const Event& event) noexcept;
 
@@ -56,6 +58,7 @@ private:
     std::int64_t map(std::uint64_t address, std::uint64_t bytes, std::uint64_t protection, std::uint64_t flags) noexcept;
     std::int64_t unmap(std::uint64_t address, std::uint64_t bytes) noexcept;
     std::int64_t describe_file(std::uint64_t fd, std::uint64_t to) noexcept;
+    std::int64_t sleep(std::uint64_t clock, std::uint64_t flags, std::uint64_t from) noexcept;
     std::int64_t tell_time(std::uint64_t clock, std::uint64_t to) noexcept;
     std::int64_t set_base(std::uint64_t code, std::uint64_t value) noexcept;
     std::int64_t name_system(std::uint64_t to) noexcept;
@@ -70,7 +73,7 @@ private:
     std::uint64_t began_ns_, random_ = 0x9e37'79b9'7f4a'7c15;
     std::uint64_t unknown_ = 0;
     unsigned core_ = 0;
-    bool memory_refused_ = false;
+    bool memory_refused_ = false, real_clocks_ = false;
 };
 
 }  // namespace teal::kvm

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -28,7 +29,8 @@ void* new_memory(std::uint64_t bytes, const char* what) {
 
 }  // namespace
 
-Guest::Guest(unsigned cores, std::uint64_t tables, unsigned windows) {
+Guest::Guest(unsigned cores, std::uint64_t tables, unsigned windows, std::unique_ptr<Machine> machine)
+    : machine_(machine != nullptr ? std::move(machine) : std::make_unique<Machine>()) {
     if (cores == 0 || cores > most_guest_cores) {
         throw Error(Code::invalid_argument, "a guest has 1 to 64 cores");
     }
@@ -37,19 +39,19 @@ Guest::Guest(unsigned cores, std::uint64_t tables, unsigned windows) {
     next_phys_ = round_up(next_phys_ + table_bytes, large_page_bytes);
     system_ = static_cast<std::byte*>(new_memory(system_bytes, "a guest's trap page"));
     write_trap_page(system_, cores);
-    machine_.add_memory(system_slot, 0, system_bytes, system_, false);
-    machine_.add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
+    machine_->add_memory(system_slot, 0, system_bytes, system_, false);
+    machine_->add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
     for (std::uint64_t at = page_bytes; at < system_bytes; at += page_bytes) {   // the first page stays out: null is nowhere
         const bool code = at == stubs;
         tables_->map(at, at, 1, {.user = false, .write = !code, .execute = code});
     }
     for (unsigned core = 0; core < cores; ++core) {
-        cores_.push_back(std::make_unique<Core>(machine_, core));
+        cores_.push_back(&machine_->core(core));
     }
 }
 
 Guest::~Guest() {
-    cores_.clear();
+    machine_.reset();             // before the memory that it has
     for (const Area& area : areas_) {
         if (area.owned) {
             ::munmap(area.host, area.bytes);
@@ -90,10 +92,10 @@ Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* h
     area.slot = take_slot();
     next_phys_ = round_up(area.phys + bytes, large_page_bytes);
     areas_.push_back(area);
-    if (next_phys_ >> machine_.physical_bits() != 0) {
+    if (next_phys_ >> machine_->physical_bits() != 0) {
         throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
     }
-    machine_.add_memory(area.slot, area.phys, bytes, area.host, read_only);
+    machine_->add_memory(area.slot, area.phys, bytes, area.host, read_only);
     map_area(area, large);
     return areas_.back();
 }
@@ -118,7 +120,7 @@ void Guest::protect(std::uint64_t virt, std::uint64_t pages, Access access) {
 }
 
 std::uint64_t Guest::add_aperture(std::uint64_t virt, std::uint64_t most_bytes) {
-    const std::uint64_t end = std::uint64_t{1} << machine_.physical_bits();
+    const std::uint64_t end = std::uint64_t{1} << machine_->physical_bits();
     aperture_virt_ = virt;
     aperture_phys_ = next_phys_;
     aperture_bytes_ = std::min(most_bytes, end - next_phys_) & ~(large_page_bytes - 1);
@@ -134,7 +136,7 @@ std::uint32_t Guest::fill_aperture(std::uint64_t offset, std::uint64_t bytes, vo
     try {
         tables_->map_large(aperture_virt_ + offset, aperture_phys_ + offset, round_up(bytes, large_page_bytes) / large_page_bytes,
                            {.user = true, .write = false, .execute = false});
-        machine_.add_memory(slot, aperture_phys_ + offset, bytes, host, true);
+        machine_->add_memory(slot, aperture_phys_ + offset, bytes, host, true);
     } catch (...) {
         free_slots_.push_back(slot);
         throw;
@@ -143,7 +145,7 @@ std::uint32_t Guest::fill_aperture(std::uint64_t offset, std::uint64_t bytes, vo
 }
 
 void Guest::empty_aperture(std::uint32_t slot) {
-    machine_.remove_memory(slot);
+    machine_->remove_memory(slot);
     free_slots_.push_back(slot);
 }
 
@@ -197,8 +199,8 @@ void Guest::begin(unsigned core, Start start) {
 void Guest::turn() {
     tables_->turn();
     if (tables_->wrapped()) {
-        machine_.remove_memory(tables_slot);
-        machine_.add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
+        machine_->remove_memory(tables_slot);
+        machine_->add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
         tables_->unwrap();
     }
 }

@@ -44,7 +44,8 @@ struct Event {
 class Guest {
 public:
     // Throws like Machine. `tables`: by Tables::tables_for() of all that will be mapped.
-    Guest(unsigned cores, std::uint64_t tables, unsigned windows);
+    // `machine`: one made ahead, with no memory yet.
+    Guest(unsigned cores, std::uint64_t tables, unsigned windows, std::unique_ptr<Machine> machine = nullptr);
     ~Guest();
     Guest(const Guest&) = delete;
     Guest& operator=(const Guest&) = delete;
@@ -69,7 +70,7 @@ public:
 
     void begin(unsigned core, Start start);
     Event run(unsigned core) noexcept;
-    [[nodiscard]] Core& core(unsigned index) noexcept { return *cores_[index]; }
+    [[nodiscard]] Core& core(unsigned index) noexcept { return *cores_[index]; }   // below cores()
     [[nodiscard]] unsigned cores() const noexcept { return static_cast<unsigned>(cores_.size()); }
 
     // Between two runs: touched and written pages are counted anew.
@@ -82,11 +83,11 @@ private:
     [[nodiscard]] Event decode_trap(unsigned core, unsigned number) noexcept;
     std::uint32_t take_slot();
 
-    Machine machine_;
+    std::unique_ptr<Machine> machine_;
     std::byte* system_ = nullptr;
     std::unique_ptr<Tables> tables_;
     std::deque<Area> areas_;    // references stay good
-    std::vector<std::unique_ptr<Core>> cores_;
+    std::vector<Core*> cores_;  // the machine's
     std::vector<std::uint32_t> free_slots_;
     std::uint32_t next_slot_ = 2;                 // 0: trap page, 1: tables
     std::uint64_t next_phys_ = 0x10'0000;

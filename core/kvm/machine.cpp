@@ -20,6 +20,7 @@ namespace teal::kvm {
 namespace {
 
 int lent_device = -1;
+constexpr std::uint64_t own_pages = 0x2'0000;
 constexpr std::uint64_t wanted_xcr0 = 0xe7;   // x87, SSE, AVX, AVX-512; tiles would need a permission first
 
 [[noreturn]] void refuse(const char* what, int error) { throw Error(Code::quota_exceeded, system_message(what, error)); }
@@ -83,6 +84,8 @@ Handle open_device(int& error) noexcept {
     return Handle{fd};
 }
 
+Machine::~Machine() = default;
+
 Machine::Machine() : cpuid_(std::make_unique<CpuidList>()) {
     int error = 0;
     device_ = open_device(error);
@@ -96,6 +99,10 @@ Machine::Machine() : cpuid_(std::make_unique<CpuidList>()) {
     if (!machine_) {
         refuse("KVM_CREATE_VM", errno);
     }
+    // Pages that KVM wants for itself on CPUs whose guests cannot begin in real mode; between our trap page and all other memory.
+    ::ioctl(machine_.get(), KVM_SET_TSS_ADDR, own_pages);
+    std::uint64_t identity = own_pages + 0x4000;
+    ::ioctl(machine_.get(), KVM_SET_IDENTITY_MAP_ADDR, &identity);
     const int bytes = ::ioctl(device_.get(), KVM_GET_VCPU_MMAP_SIZE, 0);
     if (bytes < static_cast<int>(sizeof(kvm_run))) {
         refuse("KVM_GET_VCPU_MMAP_SIZE", errno);
@@ -134,6 +141,13 @@ void Machine::remove_memory(std::uint32_t slot) {
     if (::ioctl(fd(), KVM_SET_USER_MEMORY_REGION, &region) != 0) {
         refuse("KVM_SET_USER_MEMORY_REGION (removal)", errno);
     }
+}
+
+Core& Machine::core(unsigned index) {
+    while (cores_.size() <= index) {
+        cores_.push_back(std::make_unique<Core>(*this, static_cast<unsigned>(cores_.size())));
+    }
+    return *cores_[index];
 }
 
 Core::Core(const Machine& machine, unsigned index)

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kvm/api.hpp"
 
@@ -36,16 +37,22 @@ const char* device_path() noexcept;
 // From now on open_device() gives copies of this descriptor: for a process that cannot open files.
 void lend_device(int fd) noexcept;
 
+class Core;
+
 class Machine {
 public:
     // Throws not_found where there is no usable KVM, quota_exceeded where it gives us no machine.
     Machine();
+    ~Machine();
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;
 
     // Guest-physical [phys, phys + bytes) is `host` from now on. Slots are numbered by whoever adds them. Throws.
     void add_memory(std::uint32_t slot, std::uint64_t phys, std::uint64_t bytes, void* host, bool read_only);
     void remove_memory(std::uint32_t slot);
+
+    // Made when asked for, with those before it. Throws.
+    Core& core(unsigned index);
 
     [[nodiscard]] int fd() const noexcept { return machine_.get(); }
     [[nodiscard]] const CpuidList& cpuid() const noexcept { return *cpuid_; }
@@ -57,6 +64,7 @@ public:
 private:
     Handle device_, machine_;
     std::unique_ptr<CpuidList> cpuid_;
+    std::vector<std::unique_ptr<Core>> cores_;
     std::size_t shared_bytes_ = 0;
     std::uint64_t xcr0_ = 0;
     bool fsgsbase_ = false;

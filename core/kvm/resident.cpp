@@ -82,12 +82,13 @@ Resident::Resident(Order order) : order_(std::move(order)) {
     reached = box::BecomeStage::limits;
     heap_ = system_bytes;
     for (const elf::Step& step : order_.steps) heap_ = std::max(heap_, round_up(step.address + step.bytes, page_bytes));
-    guest_ = std::make_unique<Guest>(m.cores, count_tables(), 1);
+    guest_ = std::make_unique<Guest>(m.cores, count_tables(), 1, std::move(order_.machine));
     map_region();
     map_image();
     map_stacks();
     map_loop();
     calls_ = std::make_unique<Calls>(*guest_, box::Abi::linux_static, Calls::Files{}, heap_, heap_bytes());
+    calls_->use_real_clocks();
     reached = box::BecomeStage::threads;
     for (std::uint32_t core = 0; core < m.cores; ++core) begin_core(core, make_tls(core));
     reached = box::BecomeStage::running;

@@ -37,6 +37,7 @@ public:
         int image = -1, control = -1;               // descriptors; not kept
         int socket = -1;                            // of the yard
         std::span<const std::byte> loop;            // the code of inside/serve.cpp
+        std::unique_ptr<Machine> machine;           // made ahead; null: not
     };
 
     // The guest with all that the order says in it. Throws Error; stage() then says how far it came.

@@ -90,6 +90,8 @@ Arrived<Head> receive(BoxKind kind, std::size_t least_descriptors) {
 }
 
 std::unique_ptr<kvm::Resident> make_resident() {
+    auto machine = std::make_unique<kvm::Machine>();   // while nobody waits for it
+    machine->core(0);
     Arrived<BecomeMessage> arrived = receive<BecomeMessage>(BoxKind::resident, 2);
     if (arrived.head.narrow != 0) give_up(BecomeStage::message, ENOTSUP, 0);
     kvm::Resident::Order order;
@@ -99,6 +101,7 @@ std::unique_ptr<kvm::Resident> make_resident() {
     order.image = arrived.descriptors[0].get();
     order.control = arrived.descriptors[1].get();
     order.socket = box_socket;
+    order.machine = std::move(machine);
     order.loop = {teal_loop_begin, static_cast<std::size_t>(teal_loop_end - teal_loop_begin)};
     return std::make_unique<kvm::Resident>(std::move(order));
 }
