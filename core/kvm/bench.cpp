@@ -31,14 +31,6 @@ bool same_place(const box::RunOrder::Buffer& a, const box::RunOrder::Buffer& b) 
     return a.address == b.address && a.bytes == b.bytes && a.writable == b.writable;
 }
 
-std::byte* reserve(std::uint64_t bytes) {
-    void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) {
-        throw Error(Code::quota_exceeded, system_message("room for a guest's buffer", errno));
-    }
-    return static_cast<std::byte*>(at);
-}
-
 void check(bool good, const char* what) {
     if (!good) throw Error(Code::invalid_argument, what);
 }
@@ -48,13 +40,10 @@ void check(bool good, const char* what) {
 Bench::~Bench() { clear(); }
 
 void Bench::clear() noexcept {
-    guest_.reset();                           // before the memory that it has
     for (const Piece& piece : pieces_) {
         if (piece.first != nullptr) ::munmap(const_cast<std::byte*>(piece.first), piece.area->bytes);
     }
-    for (const Buffer& buffer : buffers_) {
-        ::munmap(buffer.host, buffer.area->bytes);
-    }
+    guest_.reset();
     pieces_.clear();
     buffers_.clear();
     image_id_ = 0;
@@ -103,10 +92,9 @@ void Bench::build(const box::RunOrder& order) {
     if (heap_bytes_ > 0) add_piece(heap_, heap_bytes_, {.user = true, .write = true, .execute = false});
     if (stack_low_ < stack_end_) add_piece(stack_low_, stack_end_ - stack_low_, {.user = true, .write = true, .execute = false});
     for (const auto& buffer : order.buffers) {
-        std::byte* host = reserve(buffer.bytes);
-        buffers_.push_back({nullptr, host});
-        buffers_.back().area = &guest_->add(buffer.address, buffer.bytes, {.user = true, .write = buffer.writable, .execute = false}, host, !buffer.writable);
+        buffers_.push_back(&guest_->add(buffer.address, buffer.bytes, {.user = true, .write = buffer.writable, .execute = false}));
     }
+    guest_->commit();
 }
 
 void Bench::load_image(int fd) {
@@ -131,7 +119,7 @@ void Bench::map_buffers(const box::RunOrder& order) {
     for (std::size_t i = 0; i < order.buffers.size(); ++i) {
         const auto& buffer = order.buffers[i];
         const int protection = PROT_READ | (buffer.writable ? PROT_WRITE : 0);
-        if (::mmap(buffers_[i].host, buffer.bytes, protection, MAP_SHARED | MAP_FIXED, buffer.fd, static_cast<off_t>(buffer.offset)) == MAP_FAILED) {
+        if (::mmap(buffers_[i]->host, buffer.bytes, protection, MAP_SHARED | MAP_FIXED, buffer.fd, static_cast<off_t>(buffer.offset)) == MAP_FAILED) {
             throw Error(Code::invalid_argument, system_message("mmap of a run's buffer", errno));
         }
     }
@@ -220,7 +208,7 @@ Count Bench::finish(std::uint64_t report, std::vector<std::byte>& page) {
     Count count;
     for (Piece& piece : pieces_) restore(piece, count);
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
-        guest_->tables().each_touched(buffers_[i].area->virt, buffers_[i].area->pages(), [&](std::uint64_t, bool written) {
+        guest_->tables().each_touched(buffers_[i]->virt, buffers_[i]->pages(), [&](std::uint64_t, bool written) {
             count.touched += i == 0 ? 0 : 1;  // the first is stdin
             count.written += written ? 1 : 0;
         });

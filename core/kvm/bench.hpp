@@ -54,10 +54,6 @@ private:
         bool image;
         const std::byte* first = nullptr;   // a mapping of them; null: zeros
     };
-    struct Buffer {                      // memory that is shared with whoever ordered the run
-        Area* area;
-        std::byte* host;
-    };
 
     [[nodiscard]] bool fits(const box::RunOrder& order) const noexcept;
     void build(const box::RunOrder& order);
@@ -74,7 +70,7 @@ private:
     std::uint64_t image_id_ = 0;
     std::unique_ptr<Guest> guest_;
     std::vector<Piece> pieces_;
-    std::vector<Buffer> buffers_;
+    std::vector<Area*> buffers_;         // shared with whoever ordered the run
     std::uint64_t heap_ = 0, heap_bytes_ = 0, stack_low_ = 0, stack_end_ = 0, stack_written_ = 0;
     Start start_;
     BenchStatistics statistics_;

@@ -16,51 +16,62 @@
 namespace teal::kvm {
 namespace {
 
-constexpr std::uint32_t system_slot = 0, tables_slot = 1;
+constexpr std::uint32_t arena_slot = 0;
 constexpr std::uint64_t highest_user = 0x0000'7fff'ffff'f000;
-
-void* new_memory(std::uint64_t bytes, const char* what) {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-        throw Error(Code::quota_exceeded, system_message(what, errno));
-    }
-    return memory;
-}
+constexpr std::uint64_t most_arena = std::uint64_t{1} << 42;   // addresses, not memory
+constexpr std::uint64_t least_arena = std::uint64_t{1} << 32;
 
 }  // namespace
+
+void Guest::take_arena() {
+    const std::uint64_t addressable = (std::uint64_t{1} << machine_->physical_bits()) - arena_phys;
+    for (arena_bytes_ = std::min(most_arena, addressable); arena_bytes_ >= least_arena; arena_bytes_ /= 4) {
+        void* at = ::mmap(nullptr, arena_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at != MAP_FAILED) {
+            arena_ = static_cast<std::byte*>(at);
+            return;
+        }
+    }
+    throw Error(Code::quota_exceeded, system_message("addresses for a guest's memory", errno));
+}
 
 Guest::Guest(unsigned cores, std::uint64_t tables, unsigned windows, std::unique_ptr<Machine> machine)
     : machine_(machine != nullptr ? std::move(machine) : std::make_unique<Machine>()) {
     if (cores == 0 || cores > most_guest_cores) {
         throw Error(Code::invalid_argument, "a guest has 1 to 64 cores");
     }
-    const std::uint64_t table_bytes = (tables + 4 + 1) * page_bytes * windows;
-    tables_ = std::make_unique<Tables>(next_phys_, tables + 4, windows);   // + 4: those of the trap page
-    next_phys_ = round_up(next_phys_ + table_bytes, large_page_bytes);
-    system_ = static_cast<std::byte*>(new_memory(system_bytes, "a guest's trap page"));
-    write_trap_page(system_, cores);
-    machine_->add_memory(system_slot, 0, system_bytes, system_, false);
-    machine_->add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
-    for (std::uint64_t at = page_bytes; at < system_bytes; at += page_bytes) {   // the first page stays out: null is nowhere
-        const bool code = at == stubs;
-        tables_->map(at, at, 1, {.user = false, .write = !code, .execute = code});
-    }
-    for (unsigned core = 0; core < cores; ++core) {
-        cores_.push_back(&machine_->core(core));
+    take_arena();
+    try {
+        if (::mprotect(arena_, system_bytes, PROT_READ | PROT_WRITE) != 0) {
+            throw Error(Code::quota_exceeded, system_message("a guest's trap page", errno));
+        }
+        write_trap_page(arena_, cores);
+        const std::uint64_t tables_phys = arena_phys + system_bytes;
+        const std::uint64_t table_bytes = (tables + 4 + 1) * page_bytes * windows;   // + 4: those of the trap page
+        if (table_bytes > arena_bytes_ / 2) {
+            throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
+        }
+        tables_ = std::make_unique<Tables>(place(tables_phys), tables_phys, tables + 4, windows);
+        next_phys_ = round_up(tables_phys + table_bytes, large_page_bytes);
+        for (std::uint64_t at = page_bytes; at < system_bytes; at += page_bytes) {   // the first page stays out: null is nowhere
+            const bool code = at == stubs;
+            tables_->map(at, arena_phys + at, 1, {.user = false, .write = !code, .execute = code});
+        }
+        for (unsigned core = 0; core < cores; ++core) {
+            cores_.push_back(&machine_->core(core));
+        }
+    } catch (...) {
+        ::munmap(arena_, arena_bytes_);
+        throw;
     }
 }
 
 Guest::~Guest() {
     machine_.reset();             // before the memory that it has
-    for (const Area& area : areas_) {
-        if (area.owned) {
-            ::munmap(area.host, area.bytes);
-        }
-    }
-    if (system_ != nullptr) {
-        ::munmap(system_, system_bytes);
-    }
+    ::munmap(arena_, arena_bytes_);
 }
+
+void Guest::commit() { machine_->add_memory(arena_slot, arena_phys, next_phys_ - arena_phys, arena_, false); }
 
 std::uint32_t Guest::take_slot() {
     if (free_slots_.empty()) {
@@ -71,7 +82,7 @@ std::uint32_t Guest::take_slot() {
     return slot;
 }
 
-Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host, bool read_only, bool large) {
+Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, const Source& source, bool large) {
     std::uint64_t end = 0;
     if (virt % page_bytes != 0 || bytes % page_bytes != 0 || bytes == 0 || virt < system_bytes ||
         !checked_add(virt, bytes, end) || end > highest_user) {
@@ -87,15 +98,17 @@ Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, void* h
     area.phys = next_phys_ + virt % large_page_bytes;   // alike in both, so that large pages are possible underneath
     area.bytes = bytes;
     area.access = access;
-    area.owned = host == nullptr;
-    area.host = static_cast<std::byte*>(area.owned ? new_memory(bytes, "a guest's memory") : host);
-    area.slot = take_slot();
-    next_phys_ = round_up(area.phys + bytes, large_page_bytes);
-    areas_.push_back(area);
-    if (next_phys_ >> machine_->physical_bits() != 0) {
+    if (!within(area.phys - arena_phys, bytes, arena_bytes_ - large_page_bytes)) {
         throw Error(Code::quota_exceeded, "more memory than a guest can address on this machine");
     }
-    machine_->add_memory(area.slot, area.phys, bytes, area.host, read_only);
+    area.host = place(area.phys);
+    const int protection = PROT_READ | (access.write || !source.shared ? PROT_WRITE : 0);
+    const int flags = MAP_FIXED | MAP_NORESERVE | (source.shared ? MAP_SHARED : MAP_PRIVATE) | (source.fd < 0 ? MAP_ANONYMOUS : 0) | (source.populate ? MAP_POPULATE : 0);
+    if (::mmap(area.host, bytes, protection, flags, source.fd, static_cast<off_t>(source.offset)) == MAP_FAILED) {
+        throw Error(Code::quota_exceeded, system_message("a guest's memory", errno));
+    }
+    next_phys_ = round_up(area.phys + bytes, large_page_bytes);
+    areas_.push_back(area);
     map_area(area, large);
     return areas_.back();
 }
@@ -119,12 +132,12 @@ void Guest::protect(std::uint64_t virt, std::uint64_t pages, Access access) {
     throw Error(Code::invalid_argument, "pages to protect that are in no area");
 }
 
+// Behind the arena's memory: no area may be added afterwards.
 std::uint64_t Guest::add_aperture(std::uint64_t virt, std::uint64_t most_bytes) {
     const std::uint64_t end = std::uint64_t{1} << machine_->physical_bits();
     aperture_virt_ = virt;
     aperture_phys_ = next_phys_;
     aperture_bytes_ = std::min(most_bytes, end - next_phys_) & ~(large_page_bytes - 1);
-    next_phys_ += aperture_bytes_;
     return aperture_bytes_;
 }
 
@@ -199,8 +212,8 @@ void Guest::begin(unsigned core, Start start) {
 void Guest::turn() {
     tables_->turn();
     if (tables_->wrapped()) {
-        machine_->remove_memory(tables_slot);
-        machine_->add_memory(tables_slot, tables_->phys(), tables_->bytes(), tables_->memory(), false);
+        machine_->remove_memory(arena_slot);
+        commit();
         tables_->unwrap();
     }
 }
@@ -265,7 +278,7 @@ Event Guest::decode(unsigned index) noexcept {
 Event Guest::decode_trap(unsigned index, unsigned number) noexcept {
     Core& core = *cores_[index];
     std::uint64_t frame[6];       // error code, rip, cs, rflags, rsp, ss
-    std::memcpy(frame, system_ + trap_stack_top(index) - sizeof frame, sizeof frame);
+    std::memcpy(frame, arena_ + trap_stack_top(index) - sizeof frame, sizeof frame);
     Event event;
     event.what = Event::What::trap;
     event.number = number;

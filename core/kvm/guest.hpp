@@ -1,9 +1,10 @@
 // A guest with no operating system: memory, page tables, cores, and what makes a core leave.
 //
-// Theory of operation. Memory is a list of areas: virtual addresses of the guest, backed by memory of ours. Each area is one slot of KVM at guest-physical addresses of its
-// own, so what is no area is nowhere. A program runs in ring 3 from its first instruction; it leaves by a trap, by a system call, or because it is told to (stop). What a program
-// can ask is decided by whoever calls run(); the guest only says what happened.
-// The *aperture* is a range of guest addresses mapped once and for all, read-only: an input buffer is mapped by giving KVM memory for a part of it, and no page
+// Theory of operation. All memory of a guest lies in its *arena*, one range of our own addresses, which is one slot of KVM: telling KVM of a slot waits for its readers, and
+// costs more than all else. In the arena lie the trap page, the page tables, and areas: virtual addresses of the guest with memory from a file or of their own. What is no
+// area is mapped nowhere. A program runs in ring 3 from its first instruction; it leaves by a trap, by a system call, or because it is told to (stop). What a program can
+// ask is decided by whoever calls run(); the guest only says what happened.
+// The *aperture* is a range of guest addresses, read-only, beside the arena: an input buffer is mapped by giving KVM memory for a part of it, and no page
 // table that KVM has looked at changes while cores run.
 #pragma once
 
@@ -20,16 +21,24 @@
 
 namespace teal::kvm {
 
+inline constexpr std::uint64_t arena_phys = std::uint64_t{1} << 32;
+
 struct Area {
     std::uint64_t virt = 0, phys = 0, bytes = 0;
     std::byte* host = nullptr;
     Access access;              // of its pages, unless protect() said otherwise
-    bool owned = false;         // anonymous memory made here
-    std::uint32_t slot = 0;
     [[nodiscard]] std::uint64_t pages() const noexcept { return bytes / page_bytes; }
     [[nodiscard]] bool holds(std::uint64_t at, std::uint64_t size) const noexcept {
         return at >= virt && at - virt <= bytes && size <= bytes - (at - virt);
     }
+};
+
+// What an area is made of: zeros, had when touched; or a file's pages, shared or copied when written.
+struct Source {
+    int fd = -1;                // not kept
+    std::uint64_t offset = 0;
+    bool shared = false;
+    bool populate = false;
 };
 
 struct Event {
@@ -50,11 +59,13 @@ public:
     Guest(const Guest&) = delete;
     Guest& operator=(const Guest&) = delete;
 
-    // `host` null: new zeroed memory, had when touched. Addresses and sizes are whole pages, above system_bytes. `large`: pages of 2 MiB where they fit; whose bits nobody counts. Throws.
-    Area& add(std::uint64_t virt, std::uint64_t bytes, Access access, void* host = nullptr, bool read_only = false, bool large = false);
+    // Addresses and sizes are whole pages, above system_bytes. `large`: pages of 2 MiB where they fit; whose bits nobody counts. Only before commit(). Throws.
+    Area& add(std::uint64_t virt, std::uint64_t bytes, Access access, const Source& source = {}, bool large = false);
+    // That was all: KVM is told. Before the first begin().
+    void commit();
     void protect(std::uint64_t virt, std::uint64_t pages, Access access);
 
-    // A range for input buffers, read-only, 2 MiB pages; no memory in it yet. One a guest.
+    // A range for input buffers, read-only, 2 MiB pages; no memory in it yet. One a guest, after commit().
     // As many bytes as there is room for; returns how many.
     std::uint64_t add_aperture(std::uint64_t virt, std::uint64_t most_bytes);
     // Memory of ours at an offset in the aperture, a multiple of 2 MiB; whole pages. Returns the slot. Throws.
@@ -83,14 +94,17 @@ private:
     [[nodiscard]] Event decode_trap(unsigned core, unsigned number) noexcept;
     std::uint32_t take_slot();
 
+    [[nodiscard]] std::byte* place(std::uint64_t phys) const noexcept { return arena_ + (phys - arena_phys); }
+    void take_arena();
+
     std::unique_ptr<Machine> machine_;
-    std::byte* system_ = nullptr;
+    std::byte* arena_ = nullptr;
     std::unique_ptr<Tables> tables_;
     std::deque<Area> areas_;    // references stay good
     std::vector<Core*> cores_;  // the machine's
     std::vector<std::uint32_t> free_slots_;
-    std::uint32_t next_slot_ = 2;                 // 0: trap page, 1: tables
-    std::uint64_t next_phys_ = 0x10'0000;
+    std::uint32_t next_slot_ = 1;                 // 0: the arena
+    std::uint64_t next_phys_ = 0, arena_bytes_ = 0;
     std::uint64_t aperture_virt_ = 0, aperture_phys_ = 0, aperture_bytes_ = 0;
 };
 

@@ -99,7 +99,7 @@ Machine::Machine() : cpuid_(std::make_unique<CpuidList>()) {
     if (!machine_) {
         refuse("KVM_CREATE_VM", errno);
     }
-    // Pages that KVM wants for itself on CPUs whose guests cannot begin in real mode; between our trap page and all other memory.
+    // Pages that KVM wants for itself on CPUs whose guests cannot begin in real mode; below all memory of ours.
     ::ioctl(machine_.get(), KVM_SET_TSS_ADDR, own_pages);
     std::uint64_t identity = own_pages + 0x4000;
     ::ioctl(machine_.get(), KVM_SET_IDENTITY_MAP_ADDR, &identity);

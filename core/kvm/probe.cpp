@@ -51,6 +51,7 @@ public:
     Trial() : guest_(1, table_count, 4) {
         code_ = &guest_.add(code_at, page_bytes, {.user = true, .write = false, .execute = true});
         guest_.add(data_at, 4 * page_bytes, {.user = true, .write = true, .execute = false});
+        guest_.commit();
     }
 
     Event run(std::span<const std::uint8_t> program, bool code32 = false) {

@@ -67,12 +67,6 @@ int signal_of(unsigned trap) noexcept {
     }
 }
 
-void* map_file(int fd, std::uint64_t bytes, int protection, int flags, std::uint64_t offset, const char* what) {
-    void* at = ::mmap(nullptr, bytes, protection, flags, fd, static_cast<off_t>(offset));
-    if (at == MAP_FAILED) throw Error(Code::quota_exceeded, system_message(what, errno));
-    return at;
-}
-
 }  // namespace
 
 box::BecomeStage Resident::stage() noexcept { return reached; }
@@ -90,7 +84,11 @@ Resident::Resident(Order order) : order_(std::move(order)) {
     calls_ = std::make_unique<Calls>(*guest_, box::Abi::linux_static, Calls::Files{}, heap_, heap_bytes());
     calls_->use_real_clocks();
     reached = box::BecomeStage::threads;
-    for (std::uint32_t core = 0; core < m.cores; ++core) begin_core(core, make_tls(core));
+    std::vector<std::uint64_t> thread_pointers;
+    for (std::uint32_t core = 0; core < m.cores; ++core) thread_pointers.push_back(make_tls(core));
+    guest_->commit();
+    aperture_bytes_ = guest_->add_aperture(aperture_at, most_aperture);
+    for (std::uint32_t core = 0; core < m.cores; ++core) begin_core(core, thread_pointers[core]);
     reached = box::BecomeStage::running;
 }
 
@@ -125,10 +123,8 @@ std::uint64_t Resident::count_tables() const noexcept {
 void Resident::map_region() {
     reached = box::BecomeStage::region;
     const box::BecomeMessage& m = order_.message;
-    const int populate = m.region_bytes <= (4u << 20) ? MAP_POPULATE : 0;
-    void* host = map_file(order_.control, m.region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, 0, "map a session's region");
-    control_ = static_cast<box::ControlPage*>(host);
-    guest_->add(box::layout::control, m.region_bytes, data, host, false, true);
+    const Source region{.fd = order_.control, .shared = true, .populate = m.region_bytes <= (4u << 20)};
+    control_ = reinterpret_cast<box::ControlPage*>(guest_->add(box::layout::control, m.region_bytes, data, region, true).host);
 }
 
 void Resident::map_image() {
@@ -142,13 +138,14 @@ void Resident::map_image() {
         if ((access.write && access.execute) || (step.what != elf::Step::What::map && step.what != elf::Step::What::zeros)) {
             throw Error(Code::invalid_argument, "a program's pages may be written or executed, and come from its file or are zeros");
         }
-        void* host = nullptr;
+        Source source;
         if (step.what == elf::Step::What::map) {
-            host = map_file(order_.image, step.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, step.offset, "map a program");
+            source.fd = order_.image;
+            source.offset = step.offset;
         }
-        guest_->add(step.address, step.bytes, access, host);
+        guest_->add(step.address, step.bytes, access, source);
     }
-    guest_->add(heap_, heap_bytes(), data, nullptr, false, true);
+    guest_->add(heap_, heap_bytes(), data, {}, true);
 }
 
 void Resident::map_stacks() {
@@ -191,7 +188,6 @@ void Resident::map_loop() {
     duck.yield = reinterpret_cast<void (*)()>(loop_code + table.yield);
     duck.log = reinterpret_cast<void (*)(const duck_t*, const char*, std::uint64_t)>(loop_code + table.log);
     std::memcpy(duck_, &duck, sizeof duck);
-    aperture_bytes_ = guest_->add_aperture(aperture_at, most_aperture);
 }
 
 // Variables as the image has them, then the thread pointer's own words.

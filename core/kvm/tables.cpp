@@ -23,31 +23,20 @@ std::uint64_t index_of(std::uint64_t virt, unsigned level) noexcept { return vir
 
 }  // namespace
 
-Tables::Tables(std::uint64_t phys, std::uint64_t most_tables, unsigned windows)
-    : phys_(phys), window_bytes_((most_tables + 1) * page_bytes), windows_(windows), used_(page_bytes) {
+Tables::Tables(std::byte* memory, std::uint64_t phys, std::uint64_t most_tables, unsigned windows)
+    : phys_(phys), window_bytes_((most_tables + 1) * page_bytes), windows_(windows), used_(page_bytes), memory_(memory) {
     const int fd = ::memfd_create("teal-kvm-tables", MFD_CLOEXEC);
-    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(window_bytes_)) != 0) {
-        const int error = errno;
-        if (fd >= 0) ::close(fd);
-        throw Error(Code::quota_exceeded, system_message("memory for page tables", error));
-    }
-    void* whole = ::mmap(nullptr, bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    int error = whole == MAP_FAILED ? errno : 0;
+    int error = fd < 0 || ::ftruncate(fd, static_cast<off_t>(window_bytes_)) != 0 ? errno : 0;
     for (unsigned window = 0; error == 0 && window < windows; ++window) {
-        void* at = static_cast<std::byte*>(whole) + window * window_bytes_;
-        if (::mmap(at, window_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        if (::mmap(memory + window * window_bytes_, window_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
             error = errno;
         }
     }
-    ::close(fd);
+    if (fd >= 0) ::close(fd);
     if (error != 0) {
-        if (whole != MAP_FAILED) ::munmap(whole, bytes());
         throw Error(Code::quota_exceeded, system_message("memory for page tables", error));
     }
-    memory_ = whole;
 }
-
-Tables::~Tables() { ::munmap(memory_, bytes()); }
 
 std::uint64_t Tables::tables_for(std::uint64_t virt, std::uint64_t bytes, bool large_pages) noexcept {
     const std::uint64_t last = virt + (bytes == 0 ? 0 : bytes - 1);

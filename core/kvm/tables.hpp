@@ -30,9 +30,8 @@ inline constexpr std::uint64_t accessed_bit = 1 << 5, dirty_bit = 1 << 6;
 
 class Tables {
 public:
-    // Memory for `most_tables` tables, seen by the guest at `phys` and on, `windows` times in a row. Throws quota_exceeded.
-    Tables(std::uint64_t phys, std::uint64_t most_tables, unsigned windows);
-    ~Tables();
+    // Memory for `most_tables` tables and the top one, mapped at `memory` `windows` times in a row; the guest sees it at `phys` and on. Throws quota_exceeded.
+    Tables(std::byte* memory, std::uint64_t phys, std::uint64_t most_tables, unsigned windows);
     Tables(const Tables&) = delete;
     Tables& operator=(const Tables&) = delete;
 
@@ -69,9 +68,6 @@ public:
     void unwrap() noexcept { wrapped_ = false; }
 
     [[nodiscard]] std::uint64_t root() const noexcept { return base(); }
-    [[nodiscard]] std::uint64_t phys() const noexcept { return phys_; }
-    [[nodiscard]] void* memory() const noexcept { return memory_; }
-    [[nodiscard]] std::uint64_t bytes() const noexcept { return window_bytes_ * windows_; }
 
 private:
     struct Leaf {
@@ -86,7 +82,7 @@ private:
 
     [[nodiscard]] std::uint64_t base() const noexcept { return phys_ + window_ * window_bytes_; }
     [[nodiscard]] std::uint64_t* at(std::uint64_t offset) const noexcept {
-        return reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(memory_) + offset);
+        return reinterpret_cast<std::uint64_t*>(memory_ + offset);
     }
     std::uint64_t* walk(std::uint64_t virt, unsigned level, bool make);
     Leaf leaf_of(std::uint64_t virt) noexcept;
@@ -94,7 +90,7 @@ private:
     std::uint64_t phys_, window_bytes_, windows_, used_;
     std::uint64_t window_ = 0;
     bool wrapped_ = false;
-    void* memory_ = nullptr;
+    std::byte* memory_;   // of whoever made this
     std::vector<Link> links_;
 };
 
