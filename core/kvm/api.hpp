@@ -1,7 +1,8 @@
 // The part of <linux/kvm.h> that C++ cannot take as it stands.
 //
-// Theory of operation. The header's lists (CPUID leaves, model-specific registers, vector state) end in an array of no length, wrapped in a struct with an empty member:
-// nothing in C, one byte in C++, so both the offset of the list and the number of the ioctl come out wrong. The layouts here are the ones the kernel means.
+// Theory of operation. The header's lists (CPUID leaves, model-specific registers, vector state) end in an array of no length, wrapped in a
+// struct with an empty member: nothing in C, one byte in C++, so both the offset of the list and the number of the ioctl come out wrong.
+// The layouts here are the ones the kernel means.
 #pragma once
 
 #if defined(__x86_64__)

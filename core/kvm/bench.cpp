@@ -60,7 +60,8 @@ void Bench::add_piece(std::uint64_t virt, std::uint64_t bytes, Access access, bo
     pieces_.push_back({&guest_->add(virt, bytes, access), offset, image});
 }
 
-// What lies between the image and the stack of a DuckInfo program is its heap, unless its stack is a part of the image; an ordinary program's begins behind its image.
+// What lies between the image and the stack of a DuckInfo program is its heap, unless its stack is a part of the image; an ordinary
+// program's begins behind its image.
 void Bench::plan_heap(const box::RunOrder& order) {
     heap_ = system_bytes;
     for (const elf::Step& step : order.image.steps) {
@@ -119,7 +120,8 @@ void Bench::map_buffers(const box::RunOrder& order) {
     for (std::size_t i = 0; i < order.buffers.size(); ++i) {
         const auto& buffer = order.buffers[i];
         const int protection = PROT_READ | (buffer.writable ? PROT_WRITE : 0);
-        if (::mmap(buffers_[i]->host, buffer.bytes, protection, MAP_SHARED | MAP_FIXED, buffer.fd, static_cast<off_t>(buffer.offset)) == MAP_FAILED) {
+        void* at = ::mmap(buffers_[i]->host, buffer.bytes, protection, MAP_SHARED | MAP_FIXED, buffer.fd, static_cast<off_t>(buffer.offset));
+        if (at == MAP_FAILED) {
             throw Error(Code::invalid_argument, system_message("mmap of a run's buffer", errno));
         }
     }

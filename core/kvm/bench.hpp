@@ -1,10 +1,11 @@
 // A bench: a guest with a program's memory in it, on which the program is run from zero again and again.
 //
-// Theory of operation. Setting up a guest costs a millisecond, restoring one costs what the last run wrote: every page that was written gets its first bytes
-// back (the image's, or zeros), every other page still has them. The state of the CPU is set anew as a whole. Nothing of a run can be left: what ring 3 can write is
-// guest memory, and the guest's own page tables, which ring 3 cannot reach, say which of it was written.
-// An image is told by its steps; which bytes it has is compared page by page, unless the caller says by a number that they are those of the last run.
-// Buffers (stdin and others of a DuckInfo program) are mapped where the last run's were, by replacing our own mapping underneath.
+// Theory of operation. Setting up a guest costs a millisecond, restoring one costs what the last run wrote: every page that was written
+// gets its first bytes back (the image's, or zeros), every other page still has them. The state of the CPU is set anew as a whole. Nothing
+// of a run can be left: what ring 3 can write is guest memory, and the guest's own page tables, which ring 3 cannot reach, say which of it
+// was written. An image is told by its steps; which bytes it has is compared page by page, unless the caller says by a number that they are
+// those of the last run. Buffers (stdin and others of a DuckInfo program) are mapped where the last run's were, by replacing our own
+// mapping underneath.
 #pragma once
 
 #if defined(__x86_64__)

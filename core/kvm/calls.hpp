@@ -1,9 +1,10 @@
 // What a judged program may ask for, where there is no kernel to ask.
 //
-// Theory of operation. An ordinary static Linux program makes system calls; those that a program needs which only reads its input and writes its output are played here,
-// on the memory of its guest: input and output, memory from one heap, clocks, and the questions that a C library asks when it starts. Nothing else exists: no file can be
-// opened, no process or thread made; what is not known gets ENOSYS. A DuckInfo program may only end: exit and tkill; anything else ends it.
-// Nothing that a program says is believed: every address goes through Guest::reach().
+// Theory of operation. An ordinary static Linux program makes system calls; those that a program needs which only reads its input and
+// writes its output are played here, on the memory of its guest: input and output, memory from one heap, clocks, and the questions that a C
+// library asks when it starts. Nothing else exists: no file can be opened, no process or thread made; what is not known gets ENOSYS. A
+// DuckInfo program may only end: exit and tkill; anything else ends it. Nothing that a program says is believed: every address goes through
+// Guest::reach().
 #pragma once
 
 #if defined(__x86_64__)

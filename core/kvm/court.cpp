@@ -1,5 +1,6 @@
-// Theory of operation. A spare box is told what to run and asked for the record. It judges with limits of its own (kvm/judge.hpp); here is only a bound on its silence, after which it
-// is killed and the run has failed. A box that has answered goes back to the spares: its next run finds the guest as the first one did, at the cost of what this one wrote.
+// Theory of operation. A spare box is told what to run and asked for the record. It judges with limits of its own (kvm/judge.hpp); here is
+// only a bound on its silence, after which it is killed and the run has failed. A box that has answered goes back to the spares: its next
+// run finds the guest as the first one did, at the cost of what this one wrote.
 #include "kvm/court.hpp"
 
 #include <cerrno>

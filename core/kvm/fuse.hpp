@@ -1,7 +1,7 @@
 // A bound on how long a core may run: CPU time of the thread, and time on the wall.
 //
-// Theory of operation. Two timers send this thread a signal; its handler tells the vcpu to leave the guest (immediate_exit), and KVM_RUN ends with EINTR also if it
-// was just about to start. Which bound it was is decided by the clocks, not by the signal.
+// Theory of operation. Two timers send this thread a signal; its handler tells the vcpu to leave the guest (immediate_exit), and KVM_RUN
+// ends with EINTR also if it was just about to start. Which bound it was is decided by the clocks, not by the signal.
 #pragma once
 
 #if defined(__x86_64__)

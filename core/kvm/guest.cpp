@@ -103,7 +103,8 @@ Area& Guest::add(std::uint64_t virt, std::uint64_t bytes, Access access, const S
     }
     area.host = place(area.phys);
     const int protection = PROT_READ | (access.write || !source.shared ? PROT_WRITE : 0);
-    const int flags = MAP_FIXED | MAP_NORESERVE | (source.shared ? MAP_SHARED : MAP_PRIVATE) | (source.fd < 0 ? MAP_ANONYMOUS : 0) | (source.populate ? MAP_POPULATE : 0);
+    const int flags = MAP_FIXED | MAP_NORESERVE | (source.shared ? MAP_SHARED : MAP_PRIVATE) | (source.fd < 0 ? MAP_ANONYMOUS : 0) |
+                      (source.populate ? MAP_POPULATE : 0);
     if (::mmap(area.host, bytes, protection, flags, source.fd, static_cast<off_t>(source.offset)) == MAP_FAILED) {
         throw Error(Code::quota_exceeded, system_message("a guest's memory", errno));
     }

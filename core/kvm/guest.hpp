@@ -1,11 +1,12 @@
 // A guest with no operating system: memory, page tables, cores, and what makes a core leave.
 //
-// Theory of operation. All memory of a guest lies in its *arena*, one range of our own addresses, which is one slot of KVM: telling KVM of a slot waits for its readers, and
-// costs more than all else. In the arena lie the trap page, the page tables, and areas: virtual addresses of the guest with memory from a file or of their own. What is no
-// area is mapped nowhere. A program runs in ring 3 from its first instruction; it leaves by a trap, by a system call, or because it is told to (stop). What a program can
-// ask is decided by whoever calls run(); the guest only says what happened.
-// The *aperture* is a range of guest addresses, read-only, beside the arena: an input buffer is mapped by giving KVM memory for a part of it, and no page
-// table that KVM has looked at changes while cores run.
+// Theory of operation. All memory of a guest lies in its *arena*, one range of our own addresses, which is one slot of KVM: telling KVM of
+// a slot waits for its readers, and costs more than all else. In the arena lie the trap page, the page tables, and areas: virtual addresses
+// of the guest with memory from a file or of their own. What is no area is mapped nowhere. A program runs in ring 3 from its first
+// instruction; it leaves by a trap, by a system call, or because it is told to (stop). What a program can ask is decided by whoever calls
+// run(); the guest only says what happened.
+// The *aperture* is a range of guest addresses, read-only, beside the arena: an input buffer is mapped by giving KVM memory for a part of
+// it, and no page table that KVM has looked at changes while cores run.
 #pragma once
 
 #if defined(__x86_64__)
@@ -59,7 +60,8 @@ public:
     Guest(const Guest&) = delete;
     Guest& operator=(const Guest&) = delete;
 
-    // Addresses and sizes are whole pages, above system_bytes. `large`: pages of 2 MiB where they fit; whose bits nobody counts. Only before commit(). Throws.
+    // Addresses and sizes are whole pages, above system_bytes. `large`: pages of 2 MiB where they fit; whose bits nobody counts. Only
+    // before commit(). Throws.
     Area& add(std::uint64_t virt, std::uint64_t bytes, Access access, const Source& source = {}, bool large = false);
     // That was all: KVM is told. Before the first begin().
     void commit();
@@ -72,8 +74,8 @@ public:
     std::uint32_t fill_aperture(std::uint64_t offset, std::uint64_t bytes, void* host);
     void empty_aperture(std::uint32_t slot);
 
-    // Memory of ours behind the program's addresses from `virt` on, as far as it lies in one piece and a program may read (or write) it: at most `bytes`, none if not
-    // even the first byte. For writing, the pages count as written by the program.
+    // Memory of ours behind the program's addresses from `virt` on, as far as it lies in one piece and a program may read (or write) it: at
+    // most `bytes`, none if not even the first byte. For writing, the pages count as written by the program.
     std::span<std::byte> reach(std::uint64_t virt, std::uint64_t bytes, bool write) noexcept;
     // All or nothing, except that a write may have begun.
     bool read(std::uint64_t virt, void* to, std::uint64_t bytes) noexcept;

@@ -127,7 +127,8 @@ void Judge::State::run(const box::RunOrder& order, std::uint64_t image_id, box::
     bench.prepare(order, image_id);
     const Pin pin(order.pin);
     const Usage usage;
-    Calls calls(bench.guest(), order.abi, {order.in, order.out, order.err, order.out_limit, order.err_limit}, bench.heap(), bench.heap_bytes());
+    const Calls::Files files{order.in, order.out, order.err, order.out_limit, order.err_limit};
+    Calls calls(bench.guest(), order.abi, files, bench.heap(), bench.heap_bytes());
     const std::uint64_t wall_limit = order.wall_limit_ns != 0 ? order.wall_limit_ns : 2 * order.time_limit_ns + 1'000'000'000;
     bench.guest().begin(0, bench.start());
     std::uint64_t ticks = 0;

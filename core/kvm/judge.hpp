@@ -1,8 +1,9 @@
 // A judged run in a guest: the KVM back end of box/judge.hpp.
 //
-// Theory of operation. The calling thread is the guest's core. The program begins in ring 3 with a prepared bench, leaves by traps and system calls, and is stopped by a
-// fuse. Times are those of this thread's CPU clock, in which the guest's time counts like our own. Pages are counted by the bits of the guest's page tables, so also those that were only
-// read. A run costs no new process: the bench restores what the last run wrote.
+// Theory of operation. The calling thread is the guest's core. The program begins in ring 3 with a prepared bench, leaves by traps and
+// system calls, and is stopped by a fuse. Times are those of this thread's CPU clock, in which the guest's time counts like our own. Pages
+// are counted by the bits of the guest's page tables, so also those that were only read. A run costs no new process: the bench restores
+// what the last run wrote.
 #pragma once
 
 #include <cstdint>

@@ -186,7 +186,8 @@ void Core::set_up() {
     list.count = 4;
     list.entries[0] = {0xc000'0081, 0, 0x18ULL << 48 | 0x08ULL << 32};   // STAR: the segments of ring 0
     list.entries[1] = {0xc000'0082, 0, stub(syscall_port)};              // LSTAR: where syscall goes
-    list.entries[2] = {0xc000'0083, 0, stub(syscall_port)};              // CSTAR: the same from 32-bit code, else ring 0 would run at address 0
+    // CSTAR: the same from 32-bit code, else ring 0 would run at address 0
+    list.entries[2] = {0xc000'0083, 0, stub(syscall_port)};
     list.entries[3] = {0xc000'0084, 0, 0x4'7700};                        // FMASK: flags it clears
     if (::ioctl(core_.get(), set_msrs, &list) != 4) {
         refuse("KVM_SET_MSRS", errno);

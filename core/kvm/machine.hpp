@@ -1,8 +1,9 @@
 // A virtual machine without devices, and its cores: file descriptors of /dev/kvm with the handful of ioctls we use.
 //
-// Theory of operation. A Machine is memory at guest-physical addresses (slots: ranges of our own address space) and cores. A Core is one vcpu; run() stays in the
-// guest until something has to be seen here. Registers travel in the page that a vcpu shares with us (KVM_CAP_SYNC_REGS), so an exit costs one system call.
-// All that a core starts with is set by reset(): it begins in ring 3 at once; no code of a guest ever has to run in ring 0 to get there.
+// Theory of operation. A Machine is memory at guest-physical addresses (slots: ranges of our own address space) and cores. A Core is one
+// vcpu; run() stays in the guest until something has to be seen here. Registers travel in the page that a vcpu shares with us
+// (KVM_CAP_SYNC_REGS), so an exit costs one system call. All that a core starts with is set by reset(): it begins in ring 3 at once; no
+// code of a guest ever has to run in ring 0 to get there.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,8 +1,8 @@
 // What KVM of this machine can do for us: found out by running a guest, not by reading names.
 //
-// Theory of operation. A list of capabilities does not say whether a guest's ring 3 runs natively, what leaving it costs, or whether wide vectors work there: so probe() makes a
-// guest with a program of a few instructions and looks. It is asked for once a process (about 2 ms); TEAL_KVM_DEVICE=none makes it say that there is no KVM,
-// another path takes that device.
+// Theory of operation. A list of capabilities does not say whether a guest's ring 3 runs natively, what leaving it costs, or whether wide
+// vectors work there: so probe() makes a guest with a program of a few instructions and looks. It is asked for once a process (about 2 ms);
+// TEAL_KVM_DEVICE=none makes it say that there is no KVM, another path takes that device.
 #pragma once
 
 #include <cstdint>

@@ -117,7 +117,8 @@ std::uint64_t Resident::count_tables() const noexcept {
     count += Tables::tables_for(box::layout::control, m.region_bytes, true) + 2;
     count += Tables::tables_for(heap_, heap_bytes(), true) + 2;
     for (const elf::Step& step : order_.steps) count += Tables::tables_for(step.address, step.bytes);
-    return count + m.cores * (Tables::tables_for(box::layout::stack_top(0) - m.stack_room, m.stack_room) + Tables::tables_for(0, tls_room()) + 2);
+    const std::uint64_t stack = Tables::tables_for(box::layout::stack_top(0) - m.stack_room, m.stack_room);
+    return count + m.cores * (stack + Tables::tables_for(0, tls_room()) + 2);
 }
 
 void Resident::map_region() {
@@ -164,9 +165,9 @@ void Resident::map_stacks() {
 // The loop's code and state, the duck_t that the program sees, and room for input buffers.
 void Resident::map_loop() {
     const box::BecomeMessage& m = order_.message;
-    LoopTable table;
-    std::memcpy(&table, order_.loop.data(), sizeof table);
-    if (order_.loop.size() < sizeof table || table.magic != loop_magic) throw Error(Code::internal_error, "the guest's loop is not what was built");
+    LoopTable table{};
+    if (order_.loop.size() >= sizeof table) std::memcpy(&table, order_.loop.data(), sizeof table);
+    if (table.magic != loop_magic) throw Error(Code::internal_error, "the guest's loop is not what was built");
     Area& code = guest_->add(loop_code, round_up(order_.loop.size(), page_bytes), {.user = true, .write = false, .execute = true});
     std::memcpy(code.host, order_.loop.data(), order_.loop.size());
     loop_ = new (guest_->add(loop_state, page_bytes, data).host) LoopState{};
@@ -194,7 +195,9 @@ void Resident::map_loop() {
 std::uint64_t Resident::make_tls(std::uint32_t core) {
     const box::BecomeMessage& m = order_.message;
     const std::uint64_t align = std::max<std::uint64_t>(m.tls_align, 64);
-    if (tls_room() > tls_stride || m.tls_file_bytes > m.tls_bytes) throw Error(Code::invalid_argument, "more thread-local variables than a core has room for");
+    if (tls_room() > tls_stride || m.tls_file_bytes > m.tls_bytes) {
+        throw Error(Code::invalid_argument, "more thread-local variables than a core has room for");
+    }
     const std::uint64_t base = box::layout::tls + core * tls_stride;
     const Area& area = guest_->add(base, tls_room(), data);
     const std::uint64_t variables = round_up(m.tls_bytes, align);
@@ -394,8 +397,8 @@ void Resident::say(const char* text) noexcept {
 
 void Resident::die(const Event& event, int number) noexcept {
     char text[160];
-    std::snprintf(text, sizeof text, "teal: trap %u at 0x%llx, address 0x%llx, stack 0x%llx\n", event.number, static_cast<unsigned long long>(event.rip),
-                  static_cast<unsigned long long>(event.address), static_cast<unsigned long long>(event.rsp));
+    std::snprintf(text, sizeof text, "teal: trap %u at 0x%llx, address 0x%llx, stack 0x%llx\n", event.number,
+                  static_cast<unsigned long long>(event.rip), static_cast<unsigned long long>(event.address), static_cast<unsigned long long>(event.rsp));
     say(text);
     ::signal(number, SIG_DFL);
     ::raise(number);

@@ -1,10 +1,12 @@
 // A resident program in a guest: a box (core/box) whose inside is a virtual machine.
 //
-// Theory of operation. This process is what the yard takes for a box: it gets the same message, maps the same region at the same addresses, says the same words and
-// ends in the same ways, but the program runs in ring 3 of a guest that has nothing else in it. Each core is a thread that stays in the guest while it computes and polls; calls never
-// leave it. A core that is idle leaves by a system call and sleeps here on the same words as a process box. A trap of the program ends this process by the signal that
-// Linux would have sent; exit() ends it with that status.
-// Input buffers lie in the guest's aperture. Orders come over the yard's socket and are taken when the loop in the guest says that there is one.
+// Theory of operation. This process is what the yard takes for a box: it gets the same message, maps the same region at the same addresses,
+// says the same words and ends in the same ways, but the program runs in ring 3 of a guest that has nothing else in it. Each core is a
+// thread that stays in the guest while it computes and polls; calls never leave it. A core that is idle leaves by a system call and sleeps
+// here on the same words as a process box. A trap of the program ends this process by the signal that Linux would have sent; exit() ends it
+// with that status.
+// Input buffers lie in the guest's aperture. Orders come over the yard's socket and are taken when the loop in the guest says that there is
+// one.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,7 +1,7 @@
 // What the yard and a guest's process say to each other about a judged run, beside what all boxes are told.
 //
-// A process box is watched from outside; a guest's process watches its guest itself and says what it saw. It runs none of the program natively, so its word counts as far as the
-// machine's own walls hold (docs/kvm.md). One process judges one run after the other.
+// A process box is watched from outside; a guest's process watches its guest itself and says what it saw. It runs none of the program
+// natively, so its word counts as far as the machine's own walls hold (docs/kvm.md). One process judges one run after the other.
 #pragma once
 
 #include <cstdint>

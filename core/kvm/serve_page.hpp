@@ -1,9 +1,10 @@
 // What the loop in a resident guest (inside/serve.cpp) and the process around it share.
 //
-// Theory of operation. The loop is code of ours that runs in ring 3 of the guest, in the program's address space: the same loop as that of a process box, so a call costs
-// the same. It lies at `loop_code`, begins with a table of its entries, and keeps its state in a page at `loop_state`, which the process around it fills before the
-// start. What it cannot do itself it asks for by system calls with numbers of our own, which no Linux call has. The program can write the state and make these calls
-// too: then only its own session suffers. The process believes nothing of it.
+// Theory of operation. The loop is code of ours that runs in ring 3 of the guest, in the program's address space: the same loop as that of
+// a process box, so a call costs the same. It lies at `loop_code`, begins with a table of its entries, and keeps its state in a page at
+// `loop_state`, which the process around it fills before the start. What it cannot do itself it asks for by system calls with numbers of
+// our own, which no Linux call has. The program can write the state and make these calls too: then only its own session suffers. The
+// process believes nothing of it.
 #pragma once
 
 #include <atomic>

@@ -1,11 +1,12 @@
 // A guest's page tables, and what they know about a run: which pages it touched and which it wrote.
 //
-// Theory of operation. The CPU (or KVM's own walk, where pages are shadowed) sets two bits in a page's entry: accessed, and dirty. A run's record reads them; what has to be
-// restored before the next run are the dirty pages.
-// Clearing the bits is not enough for them to be set again: KVM may have translated the tables already and does not see what we write into them. So the same table memory is
-// visible to the guest through several *windows* of guest-physical addresses (one memfd mapped several times in a row). turn() clears the bits of the entries that have
-// any, points the upper levels into the next window, and whoever loads root() afterwards starts with nothing translated. When the windows are used up, wrapped() says that the slot
-// of the tables has to be taken out and put in again, which makes KVM forget all.
+// Theory of operation. The CPU (or KVM's own walk, where pages are shadowed) sets two bits in a page's entry: accessed, and dirty. A run's
+// record reads them; what has to be restored before the next run are the dirty pages.
+// Clearing the bits is not enough for them to be set again: KVM may have translated the tables already and does not see what we write into
+// them. So the same table memory is visible to the guest through several *windows* of guest-physical addresses (one memfd mapped several
+// times in a row). turn() clears the bits of the entries that have any, points the upper levels into the next window, and whoever loads
+// root() afterwards starts with nothing translated. When the windows are used up, wrapped() says that the slot of the tables has to be
+// taken out and put in again, which makes KVM forget all.
 //
 // Only whole pages of 4 KiB, and 2 MiB for ranges that are never judged. What is not mapped is not there for the program: a page fault.
 #pragma once
@@ -30,7 +31,8 @@ inline constexpr std::uint64_t accessed_bit = 1 << 5, dirty_bit = 1 << 6;
 
 class Tables {
 public:
-    // Memory for `most_tables` tables and the top one, mapped at `memory` `windows` times in a row; the guest sees it at `phys` and on. Throws quota_exceeded.
+    // Memory for `most_tables` tables and the top one, mapped at `memory` `windows` times in a row; the guest sees it at `phys` and on.
+    // Throws quota_exceeded.
     Tables(std::byte* memory, std::uint64_t phys, std::uint64_t most_tables, unsigned windows);
     Tables(const Tables&) = delete;
     Tables& operator=(const Tables&) = delete;

@@ -1,10 +1,11 @@
 // What a guest has instead of a kernel: descriptor tables and one instruction for each trap.
 //
-// Theory of operation. The first 64 KiB of a guest's memory belong to ring 0, at the same virtual as physical address, and a program never sees them. Trap number n lands on
-// `out %al, $n`, which leaves the guest at once: all registers are still the program's, and what the CPU pushed lies on the core's small stack. So no code of ring 0 does
-// anything, which matters where ring 0 is emulated (about 1 µs an instruction).
-// The syscall instruction lands on stub 254. Where KVM is paravirtual it lands there still in ring 3, which may not execute that page: then it shows as a page fault *at the
-// stub*, and is told by that address.
+// Theory of operation. The first 64 KiB of a guest's memory belong to ring 0, at the same virtual as physical address, and a program never
+// sees them. Trap number n lands on `out %al, $n`, which leaves the guest at once: all registers are still the program's, and what the CPU
+// pushed lies on the core's small stack. So no code of ring 0 does anything, which matters where ring 0 is emulated (about 1 µs an
+// instruction).
+// The syscall instruction lands on stub 254. Where KVM is paravirtual it lands there still in ring 3, which may not execute that page: then
+// it shows as a page fault *at the stub*, and is told by that address.
 #pragma once
 
 #include <cstddef>

@@ -49,9 +49,10 @@ void records_are_the_same() {
         const bool same = a.status == b.status && a.return_code == b.return_code && a.trap_num == b.trap_num &&
                           (!sample.address || (a.trap_epc == b.trap_epc && a.trap_cr2 == b.trap_cr2));
         if (!CHECK(same))
-            std::printf("    %s: process %s trap %u at %llx address %llx (%s), guest %s trap %u at %llx address %llx (%s)\n", sample.name, run_status_name(a.status),
-                        a.trap_num, static_cast<unsigned long long>(a.trap_epc), static_cast<unsigned long long>(a.trap_cr2), a.reason.c_str(),
-                        run_status_name(b.status), b.trap_num, static_cast<unsigned long long>(b.trap_epc), static_cast<unsigned long long>(b.trap_cr2), b.reason.c_str());
+            for (const RunRecord& record : {a, b})
+                std::printf("    %s: %s, trap %u at %llx, address %llx %s\n", sample.name, run_status_name(record.status), record.trap_num,
+                            static_cast<unsigned long long>(record.trap_epc), static_cast<unsigned long long>(record.trap_cr2),
+                            record.reason.c_str());
     }
 }
 
@@ -71,12 +72,13 @@ void runs_files() {
         for (int round = 0; round < 200; ++round) {
             const std::uint64_t began = ticks();
             record = yard->judge(order_of_file(place));
-            least = std::min(least, static_cast<double>(ticks() - began) / static_cast<double>(ticks_per_second()) * 1e6);
+            least = std::min(least, static_cast<double>(ticks_to_ns(ticks() - began)) / 1e3);
         }
         CHECK_EQ(record.status, RunStatus::finished);
         CHECK_EQ(record.return_code, 0);
         std::printf("run_true, %s: least %.0f us, memory %llu kB, accessed %llu kB %s\n", yard == &process ? "process" : "guest", least,
-                    static_cast<unsigned long long>(record.memory_kb), static_cast<unsigned long long>(record.memory_kb_accessed), record.reason.c_str());
+                    static_cast<unsigned long long>(record.memory_kb), static_cast<unsigned long long>(record.memory_kb_accessed),
+                    record.reason.c_str());
     }
 }
 

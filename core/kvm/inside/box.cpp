@@ -1,7 +1,8 @@
 // teal-kvm-box: teal-box's zygote, whose boxes are processes that run one guest each.
 //
-// Theory of operation. The zygote is the same code (core/box/inside/zygote.cpp); what it calls for a box is here. /dev/kvm is opened before the zygote gives up the file system, and each box
-// gets it beside its socket. A box makes its own machine with it: KVM machines belong to the memory of the process that made them.
+// Theory of operation. The zygote is the same code (core/box/inside/zygote.cpp); what it calls for a box is here. /dev/kvm is opened before
+// the zygote gives up the file system, and each box gets it beside its socket. A box makes its own machine with it: KVM machines belong to
+// the memory of the process that made them.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>

@@ -1,7 +1,8 @@
 // What a process that runs one guest may ask of Linux: a seccomp filter.
 //
-// Theory of operation. An allow-list. Whoever breaks out of the guest into this process finds: KVM's ioctls (the descriptors of one machine), memory that is never
-// executable, futexes, and the socket of the yard. No files, no network, no other process. What is not listed ends the process, except what a C library tries and does without.
+// Theory of operation. An allow-list. Whoever breaks out of the guest into this process finds: KVM's ioctls (the descriptors of one
+// machine), memory that is never executable, futexes, and the socket of the yard. No files, no network, no other process. What is not
+// listed ends the process, except what a C library tries and does without.
 #include "box/inside/filter.hpp"
 
 #include <cerrno>
@@ -21,7 +22,8 @@ namespace teal::box {
 namespace {
 
 constexpr int plain_calls[] = {
-    SYS_futex, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_sched_yield, SYS_brk, SYS_munmap, SYS_madvise, SYS_getpid, SYS_gettid, SYS_clock_gettime, SYS_nanosleep, SYS_clock_nanosleep,
+    SYS_futex, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_sched_yield, SYS_brk, SYS_munmap, SYS_madvise, SYS_getpid, SYS_gettid,
+    SYS_clock_gettime, SYS_nanosleep, SYS_clock_nanosleep,
     SYS_set_robust_list, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_close, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_restart_syscall,
     SYS_fstat, SYS_newfstatat, SYS_ftruncate, SYS_memfd_create, SYS_recvmsg, SYS_sendto, SYS_getrandom, SYS_rseq,
     SYS_read, SYS_write, SYS_timer_create, SYS_timer_settime, SYS_timer_delete, SYS_getrusage,   // judged runs

@@ -1,7 +1,7 @@
 // The loop of a resident program in a guest: what duck->serve() is there.
 //
-// Theory of operation. As core/box/inside/serve.cpp, which see; here without any library, and with LoopCall instead of Linux. Linked to one address as a flat file without data:
-// all state is in the LoopState page. Whatever is wrong with what it reads harms its own session only.
+// Theory of operation. As core/box/inside/serve.cpp, which see; here without any library, and with LoopCall instead of Linux. Linked to one
+// address as a flat file without data: all state is in the LoopState page. Whatever is wrong with what it reads harms its own session only.
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
