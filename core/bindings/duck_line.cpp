@@ -52,7 +52,8 @@ public:
         return false;
     }
     std::byte* output() override { return caller_.output(); }
-    bool over() override { return caller_.ending().fate != box::Fate::running || duck_gone(); }
+    bool ended() override { return caller_.ending().fate != box::Fate::running; }
+    bool over() override { return ended() || duck_gone(); }
     void close() override { socket_ = -1; }
     [[nodiscard]] bool near() const override { return true; }
 
@@ -275,6 +276,14 @@ void bind_duck_line(nb::module_& m) {
             l.pending = true;
             ++l.generation;
         }, "Starts zeroing the output buffer; wait() for it.")
+        .def("use", [](DuckLine& l, std::uint64_t id) {
+            l.check_ready();
+            l.line->begin(&id, sizeof id, box::AskOp::map);
+            l.pending = true;
+            ++l.generation;
+            l.wait(0);
+            return l.end.result == 0;
+        }, nb::arg("id"), "Goes over to an input buffer that the duck has mapped before, 0: to none. False: it is not mapped; ask the duck.")
         .def("wait", [](DuckLine& l, std::uint64_t timeout_ns) {
             return l.wait(timeout_ns == 0 ? 0 : static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns);
         }, nb::arg("timeout_ns"), "True once the call has ended; 0: as long as it takes.")
@@ -305,7 +314,8 @@ void bind_duck_line(nb::module_& m) {
                 return false;
             }
         })
-        .def_prop_ro("over", [](DuckLine& l) { return l.closed || l.line->over(); })
+        .def_prop_ro("ended", [](DuckLine& l) { return l.closed || l.line->ended(); }, "The session is over, as far as can be told without asking.")
+        .def_prop_ro("over", [](DuckLine& l) { return l.closed || l.line->over(); }, "The session is over, or its duck is gone.")
         .def_ro("generation", &DuckLine::generation)
         .def_ro("prepared_calls", &DuckLine::prepared_calls)
         .def_prop_ro("last_program_ns", [](const DuckLine& l) { return l.end.program_ns; });

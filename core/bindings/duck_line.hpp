@@ -36,7 +36,8 @@ public:
     virtual bool wait(std::uint64_t until_ns, CallEnd& end) = 0;
     virtual std::byte* output() = 0;
     virtual void take_back() {}                     // nobody wants the answer any more
-    [[nodiscard]] virtual bool over() = 0;          // the session has ended: no call can be made
+    [[nodiscard]] virtual bool ended() = 0;         // the session has ended: no call can be made. Costs a load.
+    [[nodiscard]] virtual bool over() = 0;          // the same, or the duck is gone; may cost a system call
     virtual void close() = 0;                       // of this side only
     [[nodiscard]] virtual bool near() const = 0;
 

@@ -37,8 +37,8 @@ public:
         : session_(std::move(session)), caller_(session_->control_fd(), session_->fate_fd(), session_->facts()) {}
 
     bool submit(const duck::Ask& ask, duck::Answer& refusal) noexcept override {
-        if (ask.op != 1 && ask.op != 2) return refuse(refusal, EINVAL);
-        switch (caller_.submit(ask.args.data(), ask.args.size(), static_cast<box::AskOp>(ask.op))) {
+        if (ask.op < 1 || ask.op > 3) return refuse(refusal, EINVAL);
+        switch (caller_.submit(ask.args.data(), ask.args.size(), static_cast<box::AskOp>(static_cast<std::uint16_t>(ask.op)))) {
             case box::Outcome::busy: return refuse(refusal, EAGAIN);
             case box::Outcome::too_long: return refuse(refusal, E2BIG);
             case box::Outcome::ended:
@@ -64,6 +64,8 @@ public:
         ended(answer);
         return true;
     }
+
+    [[nodiscard]] bool in_the_way() const noexcept override { return caller_.in_the_way(); }
 
 private:
     static bool refuse(duck::Answer& answer, int error) noexcept {
@@ -96,6 +98,14 @@ duck::BlobDigest digest_of(nb::bytes bytes) {
     std::memcpy(digest.data(), bytes.c_str(), digest.size());
     return digest;
 }
+
+struct DuckNet {
+    std::shared_ptr<duck::Net> net;
+    [[nodiscard]] std::shared_ptr<duck::Net> use() const {
+        if (!net) throw Error(Code::closed, "the duck is closed");
+        return net;
+    }
+};
 
 nb::object next_event(duck::Net& net) {
     duck::NetEvent event;
@@ -199,6 +209,7 @@ public:
     }
     std::byte* output() override { return mirror_->base; }
     void take_back() override { session_->cancel(seq_); }
+    bool ended() override { return over_; }
     bool over() override { return over_ || !remote_->alive(); }
     void close() override { over_ = true; }
     [[nodiscard]] bool near() const override { return false; }
@@ -236,36 +247,46 @@ std::uint64_t put(DuckRemote& r, nb::bytes digest, nb::handle object, std::uint6
 }  // namespace
 
 void bind_duck_net(nb::module_& m) {
-    nb::class_<duck::Net>(m, "DuckNet", "The network loop of a duck: a thread with all sockets.")
-        .def("__init__", [](duck::Net* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes) {
+    nb::class_<DuckNet>(m, "DuckNet", "The network loop of a duck: a thread with all sockets. After close() every use raises Closed.")
+        .def("__init__", [](DuckNet* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes) {
             duck::NetOptions options;
             options.udp = udp;
             options.tcp = tcp;
             options.key = bytes_of(key);
             options.idle_ns = idle_ns;
             options.most_blob_bytes = options.blob_budget_bytes = blob_bytes;
-            new (self) duck::Net(options);
+            new (self) DuckNet{std::make_shared<duck::Net>(options)};
         }, nb::arg("udp"), nb::arg("tcp"), nb::arg("key"), nb::arg("idle_ns"), nb::arg("blob_bytes"))
-        .def("start", &duck::Net::start)
-        .def("stop", &duck::Net::stop, nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("udp_port", &duck::Net::udp_port)
-        .def_prop_ro("tcp_port", &duck::Net::tcp_port)
-        .def_prop_ro("event_fd", &duck::Net::event_fd)
-        .def("next_event", &next_event, nb::sig("def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None"),
+        .def("start", [](const DuckNet& n) { n.use()->start(); })
+        .def("close", [](DuckNet& n) {
+            std::shared_ptr<duck::Net> net = std::move(n.net);
+            const nb::gil_scoped_release release;
+            if (net) net->stop();
+            net.reset();
+        }, "Tells every peer, and closes all sockets.")
+        .def_prop_ro("udp_port", [](const DuckNet& n) { return n.use()->udp_port(); })
+        .def_prop_ro("tcp_port", [](const DuckNet& n) { return n.use()->tcp_port(); })
+        .def_prop_ro("event_fd", [](const DuckNet& n) { return n.use()->event_fd(); })
+        .def("next_event", [](const DuckNet& n) { return next_event(*n.use()); },
+             nb::sig("def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None"),
              "(kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)")
-        .def("reply", [](duck::Net& net, std::uint64_t connection, std::uint64_t id, nb::bytes bytes) {
-            net.reply(connection, id, {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()});
+        .def("reply", [](const DuckNet& n, std::uint64_t connection, std::uint64_t id, nb::bytes bytes) {
+            n.use()->reply(connection, id, {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()});
         }, nb::arg("connection"), nb::arg("id"), nb::arg("data"))
-        .def("attach", [](duck::Net& net, std::uint64_t connection, std::shared_ptr<box::Session> session) {
+        .def("attach", [](const DuckNet& n, std::uint64_t connection, std::shared_ptr<box::Session> session) {
+            const auto net = n.use();
             const nb::gil_scoped_release release;
             duck::SessionLimits limits;
             limits.args_bytes = session->facts().args_bytes;
             limits.result_bytes = session->facts().ob_bytes;
-            return net.attach(connection, std::make_shared<BoxSink>(std::move(session)), limits);
+            return net->attach(connection, std::make_shared<BoxSink>(std::move(session)), limits);
         }, nb::arg("connection"), nb::arg("box"))
-        .def("detach", &duck::Net::detach, nb::arg("session"), nb::call_guard<nb::gil_scoped_release>())
-        .def("drop", &duck::Net::drop, nb::arg("connection"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
-        .def("figures", &net_figures, nb::sig("def figures(self) -> dict[str, int]"));
+        .def("detach", [](const DuckNet& n, std::uint32_t session) {
+            const auto net = n.net;
+            const nb::gil_scoped_release release;
+            if (net) net->detach(session);
+        }, nb::arg("session"))
+        .def("figures", [](const DuckNet& n) { return net_figures(*n.use()); }, nb::sig("def figures(self) -> dict[str, int]"));
     nb::class_<DuckRemote>(m, "DuckRemote", "A client's connection to a duck elsewhere.")
         .def("__init__", [](DuckRemote* self, const std::string& address, nb::bytes key, bool tcp, std::uint64_t connect_ns) {
             duck::RemoteOptions options;

@@ -18,6 +18,7 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/duck_image.hpp"
+#include "box/image.hpp"
 #include "box/yard.hpp"
 #include "elf/place.hpp"
 #include "elf/program.hpp"
@@ -127,7 +128,7 @@ std::shared_ptr<DuckProgram> read(int fd, std::uint64_t bytes, const std::string
     const Mapping file(fd, bytes);
     auto program = std::make_shared<DuckProgram>();
     program->program = elf::read_program(file.bytes(), name.c_str());
-    program->bias = program->program->kind == elf::Kind::fixed ? 0 : box::layout::bias;
+    program->bias = box::bias_for(*program->program);
     program->place = std::make_unique<elf::Place>(program->program->image.size());
     program->report = program->place->load(program->program, program->bias);
     return program;

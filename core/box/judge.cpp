@@ -66,11 +66,12 @@ public:
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
     ~Run() {   // something failed on our side: no box may be left behind
-        if (fuse_) {
-            const std::lock_guard lock(yard_.mutex);
-            std::erase(yard_.fuses, fuse_);
-        }
-        if (!seized_ || reaped_) return;
+        if (seized_ && !reaped_) end();
+        const std::lock_guard lock(yard_.mutex);
+        if (fuse_) std::erase(yard_.fuses, fuse_);
+        yard_.spent.push_back(std::move(box_));
+    }
+    void end() noexcept {
         ::syscall(SYS_pidfd_send_signal, box_.pidfd.get(), SIGKILL, nullptr, 0);
         for (int status = 0;;) {
             const pid_t got = ::wait4(pid_, &status, __WALL, nullptr);

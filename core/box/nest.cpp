@@ -191,8 +191,10 @@ void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descripto
     if (message.magic != message_magic || at >= box_kinds) return;
     if (message.word == ZygoteWord::ended) {
         std::shared_ptr<Session::State> session;
+        std::vector<Spare> over;    // closed when the lock is given back
         {
             const std::lock_guard lock(mutex);
+            over.swap(spent);
             ++counts.boxes_ended;
             for (auto& kind : spares)
                 for (auto spare = kind.begin(); spare != kind.end();) spare = spare->inner == message.pid ? kind.erase(spare) : spare + 1;
@@ -233,6 +235,7 @@ void Yard::State::zygote_gone() {
         zygote.reset();
         pid = std::exchange(zygote_pid, 0);
         memory.reset();
+        spent.clear();
         for (auto& kind : spares) kind.clear();
         for (auto& count : asked) count = 0;
     }

@@ -1,44 +1,49 @@
 #include "duck/blob.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <utility>
 
 #include "base/error.hpp"
 #include "memory/region.hpp"
 
 namespace teal::duck {
+namespace {
+
+constexpr std::uint64_t told_each = 1 << 20;  // bytes: waking the hasher costs more than it would hash of less
+
+}  // namespace
 
 Blob::Blob(const BlobDigest& digest, std::uint64_t bytes) : digest_(digest), bytes_(bytes), hash_(std::make_unique<Sha256>()) {
     if (bytes > available_memory()) throw Error(Code::quota_exceeded, "duck: a blob of " + std::to_string(bytes) + " bytes, more than this machine has free");
     fd_ = ::memfd_create("teal-blob", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd_ < 0) throw Error(Code::quota_exceeded, "duck: " + system_message("memfd_create", errno));
     void* base = MAP_FAILED;
-    if (::ftruncate(fd_, static_cast<off_t>(bytes)) == 0) base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    if (::ftruncate(fd_, static_cast<off_t>(bytes)) == 0) base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd_, 0);
     if (base == MAP_FAILED) {
         const int error = errno;
         ::close(std::exchange(fd_, -1));
         throw Error(Code::quota_exceeded, "duck: " + system_message("memory for a blob", error));
     }
-    base_ = static_cast<std::byte*>(base);
+    base_ = static_cast<const std::byte*>(base);
 }
 
 Blob::~Blob() {
-    if (base_ != nullptr) ::munmap(base_, bytes_);
+    if (base_ != nullptr) ::munmap(const_cast<std::byte*>(base_), bytes_);
     if (fd_ >= 0) ::close(fd_);
 }
 
-void Blob::swap(Blob& other) noexcept {
-    std::swap(digest_, other.digest_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(hashed_, other.hashed_);
-    std::swap(base_, other.base_);
-    std::swap(fd_, other.fd_);
-    std::swap(hash_, other.hash_);
-    std::swap(there, other.there);
-    std::swap(since, other.since);
+bool Blob::write(std::uint64_t offset, std::span<const std::byte> bytes) noexcept {
+    while (!bytes.empty()) {
+        const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+        offset += static_cast<std::uint64_t>(n);
+    }
+    return true;
 }
 
 void Blob::hash_to(std::uint64_t prefix) {
@@ -50,23 +55,20 @@ void Blob::hash_to(std::uint64_t prefix) {
 bool Blob::finish() {
     hash_to(bytes_);
     if (hash_->finish() != digest_) return false;
-    ::munmap(std::exchange(base_, nullptr), bytes_);
+    ::munmap(const_cast<std::byte*>(std::exchange(base_, nullptr)), bytes_);  // any shared mapping of it stands in the way of the seal
     return ::fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0;
 }
 
-bool Blobs::begin(const BlobDigest& digest, std::uint64_t bytes, Blob& out) {
+bool Blobs::begin(const BlobDigest& digest, std::uint64_t bytes, std::shared_ptr<Blob>& out) {
     if (const auto found = stopped_.find(digest); found != stopped_.end()) {
-        if (found->second.bytes() == bytes) {
-            out = std::move(found->second);
-            stopped_.erase(found);
-            return true;
-        }
-        ended(found->second.bytes());  // one of the two sizes is a lie: begin anew
+        out = std::move(found->second);
         stopped_.erase(found);
+        if (out->bytes() == bytes) return true;
+        ended(out->bytes());  // one of the two sizes is a lie: begin anew
     }
     if (bytes == 0 || bytes > most_ || bytes > budget_ - unfinished_) return false;
     try {
-        out = Blob(digest, bytes);
+        out = std::make_shared<Blob>(digest, bytes);
     } catch (const Error&) {
         return false;
     }
@@ -74,20 +76,62 @@ bool Blobs::begin(const BlobDigest& digest, std::uint64_t bytes, Blob& out) {
     return true;
 }
 
-void Blobs::stopped(Blob&& blob, std::uint64_t now) {
-    blob.since = now;
-    const auto [place, fresh] = stopped_.try_emplace(blob.digest(), std::move(blob));
-    if (!fresh) ended(blob.bytes());
+void Blobs::stopped(std::shared_ptr<Blob> blob, std::uint64_t now) {
+    blob->since = now;
+    const std::uint64_t bytes = blob->bytes();
+    const auto [place, fresh] = stopped_.try_emplace(blob->digest(), std::move(blob));
+    if (!fresh) ended(bytes);
 }
 
 void Blobs::expire(std::uint64_t now) {
     for (auto at = stopped_.begin(); at != stopped_.end();) {
-        if (now < at->second.since + resume_ns_) {
+        if (now < at->second->since + resume_ns_) {
             ++at;
             continue;
         }
-        ended(at->second.bytes());
+        ended(at->second->bytes());
         at = stopped_.erase(at);
+    }
+}
+
+Hasher::~Hasher() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+void Hasher::put(Work&& work) {
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    {
+        const std::lock_guard lock(mutex_);
+        work_.push_back(std::move(work));
+    }
+    changed_.notify_one();
+}
+
+void Hasher::add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) {
+    if (prefix < blob->told_ + told_each) return;
+    blob->told_ = prefix;
+    put({blob, prefix, {}});
+}
+
+void Hasher::finish(std::shared_ptr<Blob> blob, std::function<void(bool)> then) { put({std::move(blob), 0, std::move(then)}); }
+
+void Hasher::run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return stopping_ || !work_.empty(); });
+        if (stopping_) return;
+        Work work = std::move(work_.front());
+        work_.pop_front();
+        lock.unlock();
+        if (work.then) work.then(work.blob->finish());
+        else work.blob->hash_to(work.prefix);
+        work.blob.reset();
+        lock.lock();
     }
 }
 

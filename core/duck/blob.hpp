@@ -1,14 +1,21 @@
 // Blobs on their way in: memory that nobody else sees until the SHA-256 is right, and sealed from then on.
 //
-// Theory of operation. A blob is a memfd, mapped while it fills. Its hash follows the bytes that are there without a gap, so that little is
-// left to do when the last one comes. One that stops half way (its peer is gone) waits here under its digest, with the map of what has
-// arrived, until it is asked for again or its time is over.
+// Theory of operation. A blob is a memfd that pieces are written into (write(2): no page is mapped, zeroed or faulted in for it). Its hash
+// follows what is there without a gap, in a thread of its own, the *hasher*, so that calls are not held up and little is left to do when the last
+// piece comes. One that stops half way (its peer is gone) waits here under its digest, with the map of what has arrived, until it is asked
+// for again or its time is over.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -29,17 +36,15 @@ struct DigestHash {
 
 class Blob {
 public:
-    Blob() = default;
-    Blob(const BlobDigest& digest, std::uint64_t bytes);   // throws quota_exceeded
+    Blob(const BlobDigest& digest, std::uint64_t bytes);   // throws quota_exceeded, not_found (no libcrypto)
     ~Blob();
-    Blob(Blob&& other) noexcept { swap(other); }
-    Blob& operator=(Blob&& other) noexcept {
-        swap(other);
-        return *this;
-    }
-    [[nodiscard]] std::span<std::byte> place() const noexcept { return {base_, bytes_}; }
+    Blob(const Blob&) = delete;
+    Blob& operator=(const Blob&) = delete;
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] const BlobDigest& digest() const noexcept { return digest_; }
+    // The loop's thread. False: no memory.
+    [[nodiscard]] bool write(std::uint64_t offset, std::span<const std::byte> bytes) noexcept;
+    // One thread at a time; reads what was written before `prefix` was told to it.
     void hash_to(std::uint64_t prefix);
     // All is there: true when it is what it is called; then sealed, and take_fd() is the receiver's.
     [[nodiscard]] bool finish();
@@ -48,12 +53,13 @@ public:
     std::uint64_t since = 0;     // when that began
 
 private:
-    void swap(Blob& other) noexcept;
+    friend class Hasher;
     BlobDigest digest_{};
     std::uint64_t bytes_ = 0, hashed_ = 0;
-    std::byte* base_ = nullptr;
+    const std::byte* base_ = nullptr;  // read-only, for the hash
     int fd_ = -1;
     std::unique_ptr<Sha256> hash_;
+    std::uint64_t told_ = 0;     // the loop's: up to here the hasher knows of it
 };
 
 // What is held above, what stopped half way, and the bounds.
@@ -64,8 +70,8 @@ public:
     void hold(const BlobDigest& digest) { held_.insert(digest); }
     void forget(const BlobDigest& digest) { held_.erase(digest); }
     // A place for it: the one that stopped half way, or a new one. False: no room.
-    [[nodiscard]] bool begin(const BlobDigest& digest, std::uint64_t bytes, Blob& out);
-    void stopped(Blob&& blob, std::uint64_t now);
+    [[nodiscard]] bool begin(const BlobDigest& digest, std::uint64_t bytes, std::shared_ptr<Blob>& out);
+    void stopped(std::shared_ptr<Blob> blob, std::uint64_t now);
     void ended(std::uint64_t bytes) noexcept { unfinished_ -= bytes; }
     void expire(std::uint64_t now);
 
@@ -73,7 +79,32 @@ private:
     std::uint64_t most_, budget_, resume_ns_;
     std::uint64_t unfinished_ = 0;  // bytes, those that stopped included
     std::unordered_set<BlobDigest, DigestHash> held_;
-    std::unordered_map<BlobDigest, Blob, DigestHash> stopped_;
+    std::unordered_map<BlobDigest, std::shared_ptr<Blob>, DigestHash> stopped_;
+};
+
+// Hashes blobs in the order in which their pieces are told to it, in a thread that begins with the first.
+class Hasher {
+public:
+    Hasher() = default;
+    ~Hasher();
+    Hasher(const Hasher&) = delete;
+    Hasher& operator=(const Hasher&) = delete;
+    void add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix);       // a hint; small ones are not passed on
+    void finish(std::shared_ptr<Blob> blob, std::function<void(bool good)> then);  // `then` runs in the hasher's thread
+
+private:
+    struct Work {
+        std::shared_ptr<Blob> blob;
+        std::uint64_t prefix;
+        std::function<void(bool)> then;  // empty: only up to `prefix`
+    };
+    void put(Work&& work);
+    void run();
+    std::mutex mutex_;  // guards the two below
+    std::deque<Work> work_;
+    bool stopping_ = false;
+    std::condition_variable changed_;
+    std::thread thread_;
 };
 
 }  // namespace teal::duck

@@ -157,21 +157,20 @@ void Connection::chunk_in(std::span<const std::byte> frame, Above& above) {
         item = incoming(0);
         if (item == nullptr) item = &in_.emplace_back();
         item->own.resize(chunk.total);
-        *item = Incoming{chunk.item, kind, std::move(item->own), {}, {}, 0};
-        item->place = item->own;
+        *item = Incoming{chunk.item, kind, std::move(item->own), chunk.total, {}, 0};
         in_bytes_ += chunk.total;
     }
-    if (item->kind != kind || item->place.size() != chunk.total) return close(2, "an item that changed its size");
+    if (item->kind != kind || item->total != chunk.total) return close(2, "an item that changed its size");
     arrived(*item, bytes, chunk.offset, above);
 }
 
 void Connection::arrived(Incoming& item, std::span<const std::byte> bytes, std::uint64_t offset, Above& above) {
     const std::uint64_t fresh = item.there.add(offset, offset + bytes.size());
     if (fresh == 0) return;
-    std::memcpy(item.place.data() + offset, bytes.data(), bytes.size());
     item.bytes += fresh;
-    const bool whole = item.bytes == item.place.size();
+    const bool whole = item.bytes == item.total;
     if (item.kind == ItemKind::blob) {
+        if (!above.blob_bytes(item.id, offset, bytes)) return;
         const std::uint64_t id = item.id, prefix = item.there.prefix();
         if (whole) {
             refuse_blob(id);
@@ -179,9 +178,10 @@ void Connection::arrived(Incoming& item, std::span<const std::byte> bytes, std::
         }
         return above.blob_arrived(id, prefix, whole);
     }
+    std::memcpy(item.own.data() + offset, bytes.data(), bytes.size());
     if (!whole) return;
     done_.add(item.id, item.id + 1);
-    in_bytes_ -= item.place.size();
+    in_bytes_ -= item.total;
     const std::vector<std::byte> own = std::move(item.own);
     const std::uint64_t id = item.id;
     const ItemKind kind = item.kind;
@@ -190,10 +190,10 @@ void Connection::arrived(Incoming& item, std::span<const std::byte> bytes, std::
     above.item(kind, id, own);
 }
 
-void Connection::expect_blob(std::uint64_t transfer, std::span<std::byte> place, const Ranges& there) {
+void Connection::expect_blob(std::uint64_t transfer, std::uint64_t total, const Ranges& there) {
     Incoming* item = incoming(0);
     if (item == nullptr) item = &in_.emplace_back();
-    *item = Incoming{transfer, ItemKind::blob, {}, place, there, 0};
+    *item = Incoming{transfer, ItemKind::blob, {}, total, there, 0};
     for (std::size_t i = 0; i < there.count(); ++i) item->bytes += there[i].end - there[i].begin;
 }
 

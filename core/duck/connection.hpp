@@ -38,6 +38,8 @@ public:
     virtual void answered(const AnswerHead&, std::span<const std::byte>) {}
     virtual void polled(std::uint32_t, std::uint64_t) {}         // session, seq: is there an answer?
     virtual void delivered(ItemKind, std::uint64_t) {}           // all of an outgoing item has arrived
+    // A piece of an expected blob that was not there yet: transfer, offset, bytes. False: it cannot be kept, and whoever says so ends the transfer.
+    virtual bool blob_bytes(std::uint64_t, std::uint64_t, std::span<const std::byte>) { return false; }
     virtual void blob_arrived(std::uint64_t, std::uint64_t, bool) {}  // transfer, bytes from the start without a gap, all of it
 };
 
@@ -89,7 +91,7 @@ public:
     std::uint64_t reserve() noexcept { return next_item_++; }    // a number for a blob
     void queue_blob(std::uint64_t transfer, std::span<const std::byte> bytes, std::uint64_t from);
     void drop_blob(std::uint64_t transfer) noexcept;
-    void expect_blob(std::uint64_t transfer, std::span<std::byte> place, const Ranges& there);
+    void expect_blob(std::uint64_t transfer, std::uint64_t total, const Ranges& there);
     void refuse_blob(std::uint64_t transfer) noexcept;            // it will not come, or came
     [[nodiscard]] const Ranges* blob_there(std::uint64_t transfer) const noexcept;
     // Frames that are sent once.
@@ -129,8 +131,8 @@ private:
     struct Incoming {
         std::uint64_t id = 0;        // 0: free
         ItemKind kind{};
-        std::vector<std::byte> own;
-        std::span<std::byte> place;
+        std::vector<std::byte> own;  // unless a blob
+        std::uint64_t total = 0;
         Ranges there;
         std::uint64_t bytes = 0;     // of `there`
     };

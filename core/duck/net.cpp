@@ -68,6 +68,7 @@ void Net::Impl::order(std::function<void()> what) {
 }
 
 void Net::Impl::order_and_wait(std::function<void()> what) {
+    if (!thread.joinable() && !stopping.load(std::memory_order_relaxed)) return what();  // turned by hand: by this very thread
     struct Done {
         std::mutex mutex;
         std::condition_variable changed;

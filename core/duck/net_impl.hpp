@@ -34,6 +34,7 @@ struct Net::Impl final : PeerHost {
     bool receive_streams();
     void accept_streams();
     bool poll_desks();
+    [[nodiscard]] bool in_the_way() const noexcept;
     void serve(Peer& peer);
     void serve_stream(Peer& peer);
     bool send_held(Peer& peer);
@@ -50,7 +51,9 @@ struct Net::Impl final : PeerHost {
     void message(Peer& peer, std::uint64_t id, std::span<const std::byte> bytes) override;
     void busy(Desk& desk) override { busy_.push_back(&desk); }
     Blobs& blobs() override { return blobs_; }
-    void blob_whole(Blob&& blob) override;
+    void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) override { hasher_.add(blob, prefix); }
+    void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) override;
+    void blob_whole(Blob& blob);
     NetFigures& figures() override { return figures_; }
 
     NetOptions options;
@@ -64,7 +67,7 @@ struct Net::Impl final : PeerHost {
     std::mutex mutex;                             // guards the three below
     std::vector<std::function<void()>> orders;
     std::deque<NetEvent> told;
-    bool ended = true;                            // the thread takes no more orders
+    bool ended = false;                           // the thread took its last orders
     std::mutex after;                             // then whoever orders does it himself, one at a time
     std::atomic<bool> ordered{false};             // orders is not empty
 
@@ -83,6 +86,7 @@ struct Net::Impl final : PeerHost {
     std::vector<std::byte> in_, out_;
     std::uint64_t now_ = 0, last_activity_ = 0, next_timer_ = 0;
     bool active_ = false;
+    Hasher hasher_;                               // last: its thread is gone before what it orders here
 };
 
 }  // namespace teal::duck

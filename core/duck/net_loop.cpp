@@ -12,6 +12,7 @@ namespace teal::duck {
 namespace {
 
 constexpr unsigned datagrams_a_turn = 64;
+constexpr std::uint64_t small_blob = 64 << 10;    // hashed here, at once
 constexpr std::size_t most_segments = 64, most_run = 64000;  // bytes that one call may hand to the kernel
 
 }  // namespace
@@ -41,7 +42,14 @@ void Net::Impl::turn(bool may_sleep) {
     if (now_ >= next_timer_) run_timers();
     if (active_) last_activity_ = now_;
     else if (may_sleep && now_ > last_activity_ + options.idle_ns) sleep();
+    else if (in_the_way()) give_way();
     else cpu_relax();
+}
+
+// Of those that answer us, or were asked last, does one poll on this CPU?
+bool Net::Impl::in_the_way() const noexcept {
+    if (!busy_.empty()) return std::any_of(busy_.begin(), busy_.end(), [](const Desk* desk) { return desk->in_the_way(); });
+    return last_ != nullptr && std::any_of(last_->desks.begin(), last_->desks.end(), [](const auto& each) { return each.second->in_the_way(); });
 }
 
 bool Net::Impl::receive_datagrams() {
@@ -257,7 +265,7 @@ void Net::Impl::bury(Peer& peer) {
                        &ConnectionFigures::replayed, &ConnectionFigures::no_room})
         buried_.*field += last.*field;
     for (auto& [transfer, blob] : peer.arriving) {
-        if (const Ranges* there = peer.connection.blob_there(transfer)) blob.there = *there;
+        if (const Ranges* there = peer.connection.blob_there(transfer)) blob->there = *there;
         blobs_.stopped(std::move(blob), now_);
     }
     for (const auto& [id, desk] : peer.desks) {
@@ -284,7 +292,23 @@ void Net::Impl::message(Peer& peer, std::uint64_t id, std::span<const std::byte>
     tell(std::move(event));
 }
 
-void Net::Impl::blob_whole(Blob&& blob) {
+void Net::Impl::finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) {
+    const std::uint64_t id = peer.connection.own_id();
+    const auto then = [this, id, transfer, blob](bool good) {
+        order([this, id, transfer, blob, good] {
+            figures_.blob_bytes += blob->bytes();
+            if (good) blob_whole(*blob);
+            Peer* known = find(id);
+            if (known == nullptr) return;  // it will ask again, and hear that it is there
+            known->blob_finished(transfer, good);
+            serve(*known);
+        });
+    };
+    if (blob->bytes() <= small_blob) then(blob->finish());
+    else hasher_.finish(blob, then);
+}
+
+void Net::Impl::blob_whole(Blob& blob) {
     NetEvent event;
     event.kind = NetEventKind::blob;
     event.digest = blob.digest();

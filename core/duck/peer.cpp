@@ -77,7 +77,7 @@ void Desk::go_on() {
 void Desk::polled(std::uint64_t seq) {
     if (seq >= next_ || (running_ && seq == next_ - 1)) return;  // it will be answered
     Record& record = records_[seq % kept];
-    if (record.seq != seq || !record.answered) return say(seq, Outcome::forgotten, 0);
+    if (record.seq != seq || !record.answered) return say(seq, Outcome::forgotten, 0);  // an old question that was long on its way
     if (!record.small) return;  // a long one is on its way, and arrives
     ++figures_.calls_repeated;
     record.small = record.bytes.size() <= connection_.answer_room();  // packets may have become shorter
@@ -155,29 +155,38 @@ void Peer::blob_ask(const BlobAsk& ask) {
         ++host_.figures().blobs_had;
         return blob_state(ask.transfer, BlobAnswer::have, 0);
     }
-    Blob blob;
+    std::shared_ptr<Blob> blob;
     if (arriving.contains(ask.transfer) || arriving.size() >= 16 || !host_.blobs().begin(ask.digest, ask.bytes, blob))
         return blob_state(ask.transfer, BlobAnswer::no_room, 0);
-    connection.expect_blob(ask.transfer, blob.place(), blob.there);
-    const std::uint64_t from = blob.there.prefix();
+    connection.expect_blob(ask.transfer, ask.bytes, blob->there);
+    const std::uint64_t from = blob->there.prefix();
     arriving.emplace(ask.transfer, std::move(blob));
-    if (from == ask.bytes) return blob_arrived(ask.transfer, from, true);
     blob_state(ask.transfer, BlobAnswer::want, from);
+}
+
+bool Peer::blob_bytes(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> bytes) {
+    const auto found = arriving.find(transfer);
+    if (found == arriving.end()) return false;
+    if (found->second->write(offset, bytes)) return true;
+    host_.blobs().ended(found->second->bytes());  // no memory for it after all
+    arriving.erase(found);
+    blob_state(transfer, BlobAnswer::no_room, 0);
+    return false;
 }
 
 void Peer::blob_arrived(std::uint64_t transfer, std::uint64_t prefix, bool whole) {
     const auto found = arriving.find(transfer);
     if (found == arriving.end()) return;
-    Blob& blob = found->second;
-    blob.hash_to(prefix);
-    if (!whole) return;
-    host_.blobs().ended(blob.bytes());
-    const bool good = blob.finish();
+    if (!whole) return host_.hash(found->second, prefix);
+    const std::shared_ptr<Blob> blob = std::move(found->second);
+    arriving.erase(found);
+    host_.blobs().ended(blob->bytes());
+    host_.finish(*this, transfer, blob);
+}
+
+void Peer::blob_finished(std::uint64_t transfer, bool good) {
     ++(good ? host_.figures().blobs_received : host_.figures().blobs_bad);
-    host_.figures().blob_bytes += blob.bytes();
     blob_state(transfer, good ? BlobAnswer::done : BlobAnswer::bad, 0);
-    if (good) host_.blob_whole(std::move(blob));
-    arriving.erase(transfer);
 }
 
 }  // namespace teal::duck

@@ -28,6 +28,7 @@ public:
     void cancel(std::uint64_t seq);
     bool poll();  // true: something was answered
     [[nodiscard]] bool running() const noexcept { return running_; }
+    [[nodiscard]] bool in_the_way() const noexcept { return sink_->in_the_way(); }
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
 
 private:
@@ -62,7 +63,8 @@ public:
     virtual void message(Peer& peer, std::uint64_t id, std::span<const std::byte> bytes) = 0;
     virtual void busy(Desk& desk) = 0;                 // runs: poll it
     virtual Blobs& blobs() = 0;
-    virtual void blob_whole(Blob&& blob) = 0;          // checked and sealed
+    virtual void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) = 0;  // so much is there; when it is convenient
+    virtual void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) = 0;  // all: ends with peer.blob_finished()
     virtual NetFigures& figures() = 0;
 };
 
@@ -73,7 +75,9 @@ public:
 
     void item(ItemKind kind, std::uint64_t id, std::span<const std::byte> bytes) override;
     void polled(std::uint32_t session, std::uint64_t seq) override;
+    bool blob_bytes(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> bytes) override;
     void blob_arrived(std::uint64_t transfer, std::uint64_t prefix, bool whole) override;
+    void blob_finished(std::uint64_t transfer, bool good);
 
 private:
     void call(std::span<const std::byte> bytes);
@@ -86,7 +90,7 @@ public:
     Address address;
     std::unique_ptr<Stream> stream;                     // null: UDP
     std::unordered_map<std::uint32_t, std::unique_ptr<Desk>> desks;
-    std::unordered_map<std::uint64_t, Blob> arriving;   // by transfer
+    std::unordered_map<std::uint64_t, std::shared_ptr<Blob>> arriving;  // by transfer
     Hello hello{};                                      // it was welcomed for, and how
     std::vector<std::byte> welcome;
     std::vector<std::byte> held;                        // packets that the socket did not take

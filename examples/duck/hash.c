@@ -2,7 +2,7 @@
  * (in chunks of 1 MiB), and the answer is the hash of the chunks' hashes: the same for any number of cores.
  *
  *     teal duck cc hash.c -o hash.elf
- *     printf hello | teal duck run hash.elf | xxd -p                                     # 0bbb580546d830a4
+ *     printf hello | teal duck run hash.elf | xxd -p                                     # 0bbdaa8046d830a4
  *     teal duck run hash.elf --ib weights.bin --cores 2 < /dev/null | xxd -p
  */
 #include <duck.h>

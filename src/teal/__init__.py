@@ -11,6 +11,7 @@ The names below are the whole public API; tests/test_public.py proves that each 
 from teal import memory as memory  # teal.memory.leaks()
 from teal._core import Tensor
 from teal._version import __version__
+from teal.duck.duck import Duck
 from teal.errors import (
     Busy,
     Cancelled,
@@ -40,6 +41,7 @@ __all__ = [
     "Cancelled",
     "Closed",
     "DeadlineExceeded",
+    "Duck",
     "Event",
     "Future",
     "Host",

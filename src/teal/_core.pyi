@@ -1630,6 +1630,11 @@ class DuckLine:
     def clear(self) -> None:
         """Starts zeroing the output buffer; wait() for it."""
 
+    def use(self, id: int) -> bool:
+        """
+        Goes over to an input buffer that the duck has mapped before, 0: to none. False: it is not mapped; ask the duck.
+        """
+
     def wait(self, timeout_ns: int) -> bool:
         """True once the call has ended; 0: as long as it takes."""
 
@@ -1654,7 +1659,12 @@ class DuckLine:
     def busy(self) -> bool: ...
 
     @property
-    def over(self) -> bool: ...
+    def ended(self) -> bool:
+        """The session is over, as far as can be told without asking."""
+
+    @property
+    def over(self) -> bool:
+        """The session is over, or its duck is gone."""
 
     @property
     def generation(self) -> int: ...
@@ -1767,6 +1777,67 @@ class DuckYard:
     def zygote_pid(self) -> int: ...
 
     def close(self) -> None: ...
+
+class DuckNet:
+    """
+    The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
+    """
+
+    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int) -> None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None:
+        """Tells every peer, and closes all sockets."""
+
+    @property
+    def udp_port(self) -> int: ...
+
+    @property
+    def tcp_port(self) -> int: ...
+
+    @property
+    def event_fd(self) -> int: ...
+
+    def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None:
+        """
+        (kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)
+        """
+
+    def reply(self, connection: int, id: int, data: bytes) -> None: ...
+
+    def attach(self, connection: int, box: DuckBox) -> int: ...
+
+    def detach(self, session: int) -> None: ...
+
+    def figures(self) -> dict[str, int]: ...
+
+class DuckRemote:
+    """A client's connection to a duck elsewhere."""
+
+    def __init__(self, address: str, key: bytes, tcp: bool, connect_ns: int) -> None: ...
+
+    def request(self, message: bytes, timeout_ns: int) -> bytes: ...
+
+    def put(self, sha256: bytes, data: Any, timeout_ns: int) -> int:
+        """
+        Sends a blob. Returns the bytes that were sent: 0 when the duck had it.
+        """
+
+    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine: ...
+
+    def ping(self, timeout_ns: int) -> int:
+        """Nanoseconds of one round trip."""
+
+    def close(self) -> None: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def figures(self) -> dict[str, int]: ...
 
 MAX_SEATS: int = 4
 

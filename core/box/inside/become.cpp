@@ -199,19 +199,20 @@ void map_stacks() noexcept {
 std::uint64_t make_tls(std::uint32_t core) noexcept {
     const BecomeMessage& m = order.message;
     const std::uint64_t align = m.tls_align < 64 ? 64 : m.tls_align;
-    const std::uint64_t variables = (m.tls_bytes + align - 1) / align * align;
-    const std::uint64_t bytes = (variables + align + tcb_bytes + page - 1) / page * page;
+    const std::uint64_t asked = m.tls_align == 0 ? 1 : m.tls_align;  // linkers count from the thread pointer in steps of what the program asks for
+    const std::uint64_t variables = (m.tls_bytes + asked - 1) / asked * asked;
+    const std::uint64_t bytes = (variables + 2 * align + tcb_bytes + page - 1) / page * page;
     const std::uint64_t base = layout::tls + core * tls_stride;
     if (bytes > tls_stride || align > tls_stride) give_up(BecomeStage::threads, E2BIG, core);
     need(map_at(base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), base, BecomeStage::threads, core);
 #if defined(__x86_64__)
-    const std::uint64_t pointer = base + variables;
+    const std::uint64_t pointer = base + (variables + align - 1) / align * align;
     const std::uint64_t first = pointer - variables;
     std::memcpy(reinterpret_cast<void*>(pointer), &pointer, 8);        // x86-64: %fs:0 is the thread pointer itself
     std::memcpy(reinterpret_cast<void*>(pointer + 16), &pointer, 8);   // and glibc's THREAD_SELF
 #else
-    const std::uint64_t pointer = base + (align - 16);
-    const std::uint64_t first = pointer + 16;
+    const std::uint64_t pointer = base;
+    const std::uint64_t first = pointer + (16 + asked - 1) / asked * asked;
 #endif
     if (m.tls_file_bytes != 0 && m.tls_file_bytes <= m.tls_bytes)
         std::memcpy(reinterpret_cast<void*>(first), reinterpret_cast<const void*>(m.tls_address), m.tls_file_bytes);

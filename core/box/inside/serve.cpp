@@ -85,6 +85,13 @@ void wake(std::uint32_t* word, bool own) noexcept {
 
 void yield() { raw(SYS_sched_yield); }
 
+// The CPU that this runs on, plus one, as control.hpp has it.
+std::uint16_t here() noexcept {
+    std::uint32_t cpu = 0;
+    raw(SYS_getcpu, reinterpret_cast<long>(&cpu), 0, 0);
+    return static_cast<std::uint16_t>(cpu + 1);
+}
+
 void log(const duck_t*, const char* text, std::uint64_t bytes) {
     if (log_bytes == 0 || bytes == 0) return;
     if (bytes > log_bytes) {
@@ -125,6 +132,18 @@ int map_ib(const OrderMessage& order, int fd) noexcept {
     }
     duck()->ib = ib->address;
     duck()->ib_bytes = ib->bytes;
+    return 0;
+}
+
+// What the caller may do by itself: go over to another one of those that are mapped.
+std::int64_t use_ib(std::uint64_t bytes) noexcept {
+    std::uint64_t id = 0;
+    if (bytes != sizeof id) return -EINVAL;
+    std::memcpy(&id, control()->ask.args, sizeof id);
+    const Ib* ib = id == 0 ? nullptr : ib_of(id);
+    if (id != 0 && ib == nullptr) return -ENOENT;
+    duck()->ib = ib == nullptr ? nullptr : ib->address;
+    duck()->ib_bytes = ib == nullptr ? 0 : ib->bytes;
     return 0;
 }
 
@@ -231,6 +250,8 @@ void answer_ask(std::uint64_t seq) noexcept {
     } else if (op == AskOp::clear) {
         std::memset(duck()->ob, 0, duck()->ob_bytes);
         result = 0;
+    } else if (op == AskOp::map) {
+        result = use_ib(bytes);
     }
     answer.result = result;
     answer.began = began;
@@ -245,11 +266,19 @@ void await_work(std::uint64_t asks_seen) noexcept {
     AskLine& ask = control()->ask;
     OrderLine& orders = control()->order;
     const std::uint64_t start = duck_ticks();
+    bool in_the_way = control()->answer.cpu.load(std::memory_order_relaxed) == ask.cpu;
     for (std::uint32_t round = 1;; ++round) {
         if (ask.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (orders.seq.load(std::memory_order_acquire) != orders_seen) return;   // SYNC: pairs with the release in Session::order()
         relax();
-        if ((round & 63) == 0 && duck_ticks() - start > idle_ticks) break;
+        // The caller waits for this very CPU: it cannot ask while we look whether it has.
+        if (in_the_way) yield();
+        if ((round & 63) != 0) continue;
+        if (duck_ticks() - start > idle_ticks) break;
+        if ((round & 1023) != 64) continue;
+        const std::uint16_t cpu = here();
+        if (control()->answer.cpu.load(std::memory_order_relaxed) != cpu) control()->answer.cpu.store(cpu, std::memory_order_relaxed);
+        in_the_way = cpu == ask.cpu;
     }
     ask.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
     if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen)

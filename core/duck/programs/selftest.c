@@ -49,7 +49,7 @@ static void leave(int status) {
 }
 
 int duck_init(const duck_t *duck) {
-    duck->log(duck, "selftest is here", 16);
+    duck->log(duck, "selftest is here\n", 17);
     return 0;
 }
 

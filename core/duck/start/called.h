@@ -65,7 +65,23 @@ WEAK size_t strlen(const char *text) {
 }
 
 /* What compilers' runtime parts ask for when something is beyond repair. */
-WEAK _Noreturn void abort(void) { __builtin_trap(); }
+WEAK __attribute__((noreturn)) void abort(void) { __builtin_trap(); }
+
+/* C++: objects that live until the program ends are never destroyed, because it ends as a whole; there is no heap to give anything back to. */
+WEAK __attribute__((visibility("hidden"))) void *__dso_handle = 0;
+WEAK int __cxa_atexit(void (*destroy)(void *), void *object, void *dso) {
+    (void)destroy, (void)object, (void)dso;
+    return 0;
+}
+WEAK __attribute__((noreturn)) void __cxa_pure_virtual(void) { __builtin_trap(); }
+WEAK void _ZdlPv(void *object) { /* operator delete(void*), named by virtual destructors */
+    (void)object;
+    __builtin_trap();
+}
+WEAK void _ZdlPvm(void *object, size_t bytes) {
+    (void)object, (void)bytes;
+    __builtin_trap();
+}
 
 #if defined(__i386__)
 /* Division of 64 bits, where there is no 32-bit libgcc. */

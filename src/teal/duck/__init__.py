@@ -3,6 +3,20 @@
 ``teal.Duck`` is the client; ``teal.duck.Server`` is a duck inside a program (`teal duck serve` is one of its own).
 """
 
-from teal.duck.server import Server
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from teal.duck.server import Server
 
 __all__ = ["Server"]
+
+
+def __getattr__(name: str) -> Any:
+    """Clients do not pay for the daemon."""
+    if name == "Server":
+        from teal.duck.server import Server
+
+        return Server
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

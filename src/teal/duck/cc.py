@@ -115,7 +115,7 @@ class _Build:
             flags += ["-ffreestanding", "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-math-errno"]
             flags += ["-ffunction-sections", "-fdata-sections"]
             if self.language == "c++":
-                flags += ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-use-cxa-atexit"]
+                flags += ["-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"]
         return flags
 
     def start_object(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the parts of `teal bench duck` stand on: cores, programs, the ducks' lane, the rivals' environment, the report."""
+"""What the parts of `teal bench duck` stand on: cores, programs, ducks, the rivals' environment, the report."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+// What a call over the network costs beside a bare datagram: measured in one run, on two cores of this machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace teal {
+
+struct DuckEchoSpec {
+    std::uint32_t calls = 20'000;      // of each kind
+    std::size_t bytes = 64;            // arguments, and result
+    int client_core = 0, duck_core = 1;
+};
+
+// Round trips in ns, taken in turns of a few hundred so that a disturbed moment disturbs all alike.
+struct DuckEchoTimes {
+    std::vector<std::uint32_t> bare;   // recvfrom and sendto, send and recv: the same sizes as the packets of a call without a key
+    std::vector<std::uint32_t> bare_small;  // datagrams of `bytes` alone
+    std::vector<std::uint32_t> call;   // resident call, inline sink, no key
+    std::vector<std::uint32_t> sealed; // the same with a key
+};
+
+// Throws invalid_argument (numbers, a core that may not be used), peer_died.
+DuckEchoTimes measure_duck_echo(const DuckEchoSpec& spec);
+
+struct DuckBlobSpec {
+    std::uint64_t bytes = 64 << 20;
+    std::uint32_t times = 5;
+    int client_core = 0, duck_core = 1;
+};
+
+// Bytes per second, one a time.
+struct DuckBlobRates {
+    std::vector<double> bare_udp;      // datagrams as long as the loopback takes them (61,440 bytes), received into one buffer
+    std::vector<double> bare_tcp;
+    std::vector<double> udp, udp_sealed, tcp;  // a blob: into fresh memory, checked with SHA-256, sealed, announced
+};
+
+DuckBlobRates measure_duck_blob(const DuckBlobSpec& spec);
+
+}  // namespace teal
