@@ -32,6 +32,7 @@ constexpr std::uint64_t tcb_bytes = 4096;                    // more than any li
 constexpr std::uint64_t own_data_bytes = 8u << 20;           // the yard adds so much to the data limit of a process box
 constexpr Access data{.user = true, .write = true, .execute = false};
 
+static_assert(box::most_ibs == sizeof(LoopState::ibs) / sizeof(LoopIb));
 static_assert(box::layout::control == 0x6000'0000'0000 && box::layout::duck == 0x6fff'0000'0000, "inside/serve.cpp has these addresses too");
 
 box::BecomeStage reached = box::BecomeStage::message;
@@ -170,7 +171,7 @@ void Resident::map_loop() {
     if (table.magic != loop_magic) throw Error(Code::internal_error, "the guest's loop is not what was built");
     Area& code = guest_->add(loop_code, round_up(order_.loop.size(), page_bytes), {.user = true, .write = false, .execute = true});
     std::memcpy(code.host, order_.loop.data(), order_.loop.size());
-    loop_ = new (guest_->add(loop_state, page_bytes, data).host) LoopState{};
+    loop_ = new (guest_->add(loop_state, sizeof(LoopState), data).host) LoopState{};
     const std::uint64_t seconds = m.idle_ns / 1'000'000'000u;
     loop_->idle_ticks = seconds * m.tsc_hz + (m.idle_ns - seconds * 1'000'000'000u) * (m.tsc_hz / 1000u) / 1'000'000u;
     loop_->args_bytes = m.args_bytes;
@@ -242,6 +243,10 @@ int Resident::run() {
 
 void Resident::follow(std::uint32_t core) {
     for (;;) {
+        if (core == 0) {
+            const int cpu = ::sched_getcpu();
+            control_->answer.cpu.store(static_cast<std::uint16_t>(cpu < 0 ? 0 : cpu + 1), std::memory_order_relaxed);
+        }
         const Event event = guest_->run(core);
         if (event.what == Event::What::syscall) {
             if (!answer(core, event)) return;
@@ -332,6 +337,13 @@ void Resident::set_ib(std::uint64_t virt, std::uint64_t bytes) noexcept {
     std::memcpy(duck_ + offsetof(duck_t, ib_bytes), &bytes, sizeof bytes);
 }
 
+// For the loop, which goes over from one to another by itself.
+void Resident::list_ibs() noexcept {
+    std::size_t at = 0;
+    for (const auto& [id, ib] : ibs_) loop_->ibs[at++] = {id, aperture_at + ib.offset, ib.bytes};
+    for (; at < box::most_ibs; ++at) loop_->ibs[at] = {};
+}
+
 std::optional<std::uint64_t> Resident::find_room(std::uint64_t bytes) const noexcept {
     for (std::uint64_t offset = 0; bytes <= aperture_bytes_ && offset <= aperture_bytes_ - bytes;) {
         const auto taken = std::find_if(ibs_.begin(), ibs_.end(), [&](const auto& item) {
@@ -359,6 +371,7 @@ int Resident::map_ib(const box::OrderMessage& message, int fd) {
         try {
             const std::uint32_t slot = guest_->fill_aperture(*offset, bytes, host);
             found = ibs_.emplace(message.id, Ib{slot, *offset, message.bytes, bytes, host}).first;
+            list_ibs();
         } catch (const std::exception&) {
             ::munmap(host, bytes);
             return ENOMEM;
@@ -376,6 +389,7 @@ int Resident::forget_ib(std::uint64_t id) {
     std::memcpy(&current, duck_ + offsetof(duck_t, ib), sizeof current);
     if (current == aperture_at + ib.offset) set_ib(0, 0);
     ibs_.erase(found);
+    list_ibs();
     try {
         guest_->empty_aperture(ib.slot);
     } catch (const std::exception&) {

@@ -76,6 +76,7 @@ private:
     int obey(const box::OrderMessage& message, int fd);
     int map_ib(const box::OrderMessage& message, int fd);
     int forget_ib(std::uint64_t id);
+    void list_ibs() noexcept;
     std::optional<std::uint64_t> find_room(std::uint64_t bytes) const noexcept;
     void set_ib(std::uint64_t virt, std::uint64_t bytes) noexcept;
     void say(const char* text) noexcept;               // a line in the session's log

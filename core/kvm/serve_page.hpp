@@ -1,7 +1,7 @@
 // What the loop in a resident guest (inside/serve.cpp) and the process around it share.
 //
 // Theory of operation. The loop is code of ours that runs in ring 3 of the guest, in the program's address space: the same loop as that of
-// a process box, so a call costs the same. It lies at `loop_code`, begins with a table of its entries, and keeps its state in a page at
+// a process box, so a call costs the same. It lies at `loop_code`, begins with a table of its entries, and keeps its state in pages at
 // `loop_state`, which the process around it fills before the start. What it cannot do itself it asks for by system calls with numbers of
 // our own, which no Linux call has. The program can write the state and make these calls too: then only its own session suffers. The
 // process believes nothing of it.
@@ -34,6 +34,11 @@ enum class LoopCall : std::uint64_t {
     end,
 };
 
+// An input buffer that is mapped; written by the process around the loop.
+struct LoopIb {
+    std::uint64_t id, virt, bytes;   // virt 0: free
+};
+
 struct LoopState {
     // Written by the process around it, before the start.
     std::uint64_t idle_ticks, args_bytes, log_offset, log_bytes;
@@ -55,7 +60,8 @@ struct LoopState {
         std::uint32_t served;
         std::atomic<std::uint32_t> log_lock;
     } rest;
+    alignas(4096) LoopIb ibs[256];
 };
-static_assert(sizeof(LoopState) <= 4096);
+static_assert(sizeof(LoopState) == 3 * 4096);
 
 }  // namespace teal::kvm

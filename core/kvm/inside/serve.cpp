@@ -94,6 +94,21 @@ void clear_output() noexcept {
     __asm__ volatile("rep stosb" : "+D"(at), "+c"(bytes) : "a"(0) : "memory");
 }
 
+// What the caller may do by itself: go over to another one of those that are mapped.
+std::int64_t use_ib() noexcept {
+    if (control()->ask.bytes != sizeof(std::uint64_t)) return -EINVAL;
+    std::uint64_t id = 0;
+    copy(reinterpret_cast<char*>(&id), reinterpret_cast<const char*>(control()->ask.args), sizeof id);
+    const kvm::LoopIb* found = nullptr;
+    for (const kvm::LoopIb& ib : state()->ibs) {
+        if (ib.virt != 0 && ib.id == id) found = &ib;
+    }
+    if (id != 0 && found == nullptr) return -ENOENT;
+    duck()->ib = id == 0 ? nullptr : reinterpret_cast<const void*>(found->virt);
+    duck()->ib_bytes = id == 0 ? 0 : found->bytes;
+    return 0;
+}
+
 void answer_ask(std::uint64_t seq) noexcept {
     box::AnswerLine& answer = control()->answer;
     const std::uint64_t began = duck_ticks();
@@ -104,6 +119,8 @@ void answer_ask(std::uint64_t seq) noexcept {
     } else if (op == box::AskOp::clear) {
         clear_output();
         result = 0;
+    } else if (op == box::AskOp::map) {
+        result = use_ib();
     }
     answer.result = result;
     answer.began = began;
@@ -122,7 +139,10 @@ void await_work(std::uint64_t asks_seen) noexcept {
         if (line.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (orders.seq.load(std::memory_order_acquire) != state()->rest.orders_seen) return;   // SYNC: pairs with the release in Session::order()
         relax();
-        if ((round & 63) == 0 && duck_ticks() - start > state()->idle_ticks) break;
+        if ((round & 63) != 0) continue;
+        if (duck_ticks() - start > state()->idle_ticks) break;
+        // The caller waits for this very CPU: it cannot ask while we look whether it has. Where we are is said when a core enters the guest.
+        if ((round & 1023) == 64 && line.cpu != 0 && control()->answer.cpu.load(std::memory_order_relaxed) == line.cpu) yield();
     }
     line.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
     if (line.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == state()->rest.orders_seen)
