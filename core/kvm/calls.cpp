@@ -70,6 +70,17 @@ bool fixed_answer(std::uint64_t number, std::int64_t& result) noexcept {
     }
 }
 
+// What a program of a judged run may ask, and a resident one, which has no files at all, may not.
+bool for_judged_only(std::uint64_t number) noexcept {
+    switch (number) {
+    case SYS_read: case SYS_readv: case SYS_open: case SYS_openat: case SYS_access: case SYS_readlink: case SYS_readlinkat:
+    case SYS_stat: case SYS_fstat: case SYS_newfstatat: case SYS_lseek: case SYS_ioctl: case SYS_poll: case SYS_getppid: case SYS_prlimit64:
+        return true;
+    default:
+        return false;
+    }
+}
+
 }  // namespace
 
 Calls::Calls(Guest& guest, box::Abi abi, const Files& files, std::uint64_t heap, std::uint64_t heap_bytes) noexcept
@@ -107,6 +118,10 @@ End Calls::answer(unsigned core, const Event& event) noexcept {
 }
 
 std::int64_t Calls::linux_call(std::uint64_t number, const std::uint64_t (&a)[6]) noexcept {
+    if (resident_ && for_judged_only(number)) {
+        unknown_ += 1;
+        return -ENOSYS;
+    }
     std::int64_t result = 0;
     if (fixed_answer(number, result)) {
         return result;
@@ -164,6 +179,7 @@ std::int64_t Calls::ask_system(std::uint64_t number, const std::uint64_t (&a)[6]
         return operation == 0 || operation == 9 ? -EAGAIN : 0;
     }
     case SYS_prlimit64: {
+        if ((a[0] != 0 && a[0] != static_cast<std::uint64_t>(only_process)) || a[2] != 0) return -EPERM;
         const std::uint64_t limits[2] = {a[1] == 3 ? 8u << 20 : ~std::uint64_t{0}, ~std::uint64_t{0}};
         return a[3] == 0 || guest_->write(a[3], limits, sizeof limits) ? 0 : -EFAULT;
     }
@@ -268,6 +284,9 @@ std::int64_t Calls::map(std::uint64_t address, std::uint64_t bytes, std::uint64_
     if ((flags & MAP_ANONYMOUS) == 0) {
         return -EBADF;
     }
+    if ((flags & (MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED)) != 0) {
+        return -EPERM;
+    }
     if ((flags & (MAP_FIXED | MAP_SHARED)) != 0 || (protection & PROT_EXEC) != 0 || bytes == 0) {
         return (protection & PROT_EXEC) != 0 ? -EACCES : -EINVAL;
     }
@@ -308,7 +327,7 @@ std::int64_t Calls::describe_file(std::uint64_t fd, std::uint64_t to) noexcept {
 std::int64_t Calls::tell_time(std::uint64_t clock, std::uint64_t to) noexcept {
     const std::uint64_t ns = thread_cpu_ns() - began_ns_;
     timespec time{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-    if (real_clocks_ && (clock > 11 || ::clock_gettime(static_cast<clockid_t>(clock), &time) != 0)) {
+    if (resident_ && (clock > 11 || ::clock_gettime(static_cast<clockid_t>(clock), &time) != 0)) {
         return -EINVAL;
     }
     return guest_->write(to, &time, sizeof time) ? 0 : -EFAULT;

@@ -32,8 +32,8 @@ public:
     };
     Calls(Guest& guest, box::Abi abi, const Files& files, std::uint64_t heap, std::uint64_t heap_bytes) noexcept;
 
-    // For resident programs. Others are told the CPU time they have used, whatever clock they ask for.
-    void use_real_clocks() noexcept { real_clocks_ = true; }
+    // For resident programs: no files, but real clocks. Others are told the CPU time they have used, whatever clock they ask for.
+    void serve_resident() noexcept { resident_ = true; }
     // Does what the event asks for; resumes the core unless the program has ended.
     End answer(unsigned core, const Event& event) noexcept;
 
@@ -74,7 +74,7 @@ private:
     std::uint64_t began_ns_, random_ = 0x9e37'79b9'7f4a'7c15;
     std::uint64_t unknown_ = 0;
     unsigned core_ = 0;
-    bool memory_refused_ = false, real_clocks_ = false;
+    bool memory_refused_ = false, resident_ = false;
 };
 
 }  // namespace teal::kvm

@@ -83,7 +83,7 @@ Resident::Resident(Order order) : order_(std::move(order)) {
     map_stacks();
     map_loop();
     calls_ = std::make_unique<Calls>(*guest_, box::Abi::linux_static, Calls::Files{}, heap_, heap_bytes());
-    calls_->use_real_clocks();
+    calls_->serve_resident();
     reached = box::BecomeStage::threads;
     std::vector<std::uint64_t> thread_pointers;
     for (std::uint32_t core = 0; core < m.cores; ++core) thread_pointers.push_back(make_tls(core));

@@ -1,18 +1,50 @@
-// Resident programs in guests: all that is asked of process boxes (box_test.cpp), asked of teal-kvm-box.
+// A yard of guests beside a yard of processes: what programs do is the same, and what it costs is said.
 //
-// The two kinds have one interface, so they have one set of tests. Skips where no guest can run.
-#define main box_test_main
-#include "box_test.cpp"
-#undef main
-
+// All other tests of boxes are made a second time for guests (kvm_box_test and others: CMakeLists.txt). Skips where no guest can run.
 #include <algorithm>
+#include <cstring>
+#include <thread>
 
+#include "box/actor.h"
+#include "check.hpp"
+#include "cpu/clock.hpp"
 #include "guest_code.hpp"
 #include "kvm/probe.hpp"
+#include "made_yard.hpp"
 
+using namespace teal;
+using namespace teal::box;
+using namespace teal::box::test;
 using namespace teal::guest_code;
 
 namespace {
+
+struct Opened {
+    std::shared_ptr<Session> session;
+    std::unique_ptr<Caller> caller;
+};
+
+Opened open(Yard& yard, const SessionOrder& order) {
+    Opened opened;
+    opened.session = yard.open(order);
+    opened.caller = std::make_unique<Caller>(opened.session->control_fd(), opened.session->fate_fd(), opened.session->facts());
+    return opened;
+}
+
+SessionOrder order_of(const Loaded& loaded) {
+    SessionOrder order;
+    order.image = loaded.image;
+    order.call_limit_ns = 20'000'000'000;
+    return order;
+}
+
+bool answers(Opened& opened) {
+    const std::uint64_t words[2] = {act_echo, 77};
+    std::uint64_t said = 0;
+    const Answer answer = opened.caller->call(words, sizeof words);
+    std::memcpy(&said, opened.caller->output(), sizeof said);
+    return answer.outcome == Outcome::done && answer.result == 8 && said == 77;
+}
 
 YardOptions options_of(const char* program) {
     YardOptions options;
@@ -133,5 +165,5 @@ int main() {
     report_kind(TEAL_BOX, "guest", actor);
     records_are_the_same();
     runs_files();
-    return box_test_main();
+    return check::summary();
 }
