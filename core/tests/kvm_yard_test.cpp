@@ -2,7 +2,10 @@
 //
 // All other tests of boxes are made a second time for guests (kvm_box_test and others: CMakeLists.txt). Skips where no guest can run.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <set>
 #include <thread>
 
 #include "box/actor.h"
@@ -128,6 +131,45 @@ double median_call_us(Yard& yard, const Loaded& actor) {
     return static_cast<double>(took[10'000]) / static_cast<double>(ticks_per_second()) * 1e6;
 }
 
+// All system calls there are, and some that are not: what is no answer of ours does not exist. The session next door notices nothing.
+void asks_for_everything(const Loaded& actor) {
+    Yard yard(options_of(TEAL_BOX));
+    Opened neighbour = open(yard, order_of(actor)), attacker = open(yard, order_of(actor));
+    const std::set<std::uint64_t> known = {3, 9, 10, 11, 12, 13, 14, 24, 28, 35, 39, 63, 102, 104, 107, 108, 131, 158, 186, 202, 218, 228, 229, 230, 273, 318};
+    for (std::uint64_t number = 0; number < 1024; ++number) {
+        if (known.contains(number) || number == 60 || number == 231) continue;
+        const std::uint64_t words[8] = {act_syscall, number};
+        std::int64_t result = 0;
+        const Answer answer = attacker.caller->call(words, sizeof words);
+        std::memcpy(&result, attacker.caller->output(), sizeof result);
+        const bool writes = number == 1 || number == 20, kills = number == 62 || number == 200 || number == 234, moves = number == 25;
+        const std::int64_t wanted = writes ? -EBADF : kills ? -EPERM : moves ? -ENOMEM : -ENOSYS;
+        const bool harmless = number == 20 && result == 0;   // writev of nothing
+        if (answer.outcome != Outcome::done || (result != wanted && !harmless))
+            if (!CHECK_EQ(result, wanted)) std::printf("    number %llu\n", static_cast<unsigned long long>(number));
+    }
+    CHECK(answers(attacker));
+    CHECK(answers(neighbour));
+    // Calls of our own loop, by the program: it may harm itself only.
+    for (std::uint64_t number = 0x7ea1'0000; number < 0x7ea1'0010; ++number) {
+        if (number == 0x7ea1'0000) continue;                 // it would sleep until it is asked
+        const std::uint64_t words[8] = {act_syscall, number, 1};
+        attacker.caller->call(words, sizeof words, static_cast<std::uint64_t>(monotonic_ns()) + 20'000'000'000);
+    }
+    CHECK(answers(neighbour));
+}
+
+// What is around a guest is locked up as well.
+void process_is_confined(const Loaded& actor) {
+    Yard yard(options_of(TEAL_BOX));
+    const Opened opened = open(yard, order_of(actor));
+    std::ifstream file("/proc/" + std::to_string(opened.session->facts().box_pid) + "/status");
+    const std::string status((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (status.empty()) return;                              // no /proc
+    CHECK(status.find("Seccomp:\t2") != std::string::npos);
+    CHECK(status.find("NoNewPrivs:\t1") != std::string::npos);
+}
+
 // The least of a few opens, and the median of first calls after a sleep.
 void report_kind(const char* program, const char* name, const Loaded& actor) {
     Yard yard(options_of(program));
@@ -163,6 +205,8 @@ int main() {
     const Loaded actor = load_resident("box_actor");
     report_kind(TEAL_PROCESS_BOX, "process", actor);
     report_kind(TEAL_BOX, "guest", actor);
+    asks_for_everything(actor);
+    process_is_confined(actor);
     records_are_the_same();
     runs_files();
     return check::summary();
