@@ -34,7 +34,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
 
 
 def zygote_of(server: Server) -> int:
-    return int(server._yard.zygote_pid)
+    return int(server.yards.get(None).zygote_pid)
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------

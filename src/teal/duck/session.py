@@ -95,7 +95,7 @@ class Session:
         self.pid: int = body["pid"]
         """Process of the box, on the duck's machine."""
         self.sandbox: str = body["sandbox"]
-        """What keeps the program in: process, kvm or inline."""
+        """What keeps the program in: process or kvm."""
         self._died = False
         self._there: set[int] = set()  # input buffers that the box has mapped, by their keys; the duck may drop some
 
