@@ -74,7 +74,7 @@ void Bench::plan_heap(const box::RunOrder& order) {
 }
 
 void Bench::build(const box::RunOrder& order) {
-    check(order.memory_bytes <= std::uint64_t{1} << 40 && order.stack_bytes <= std::uint64_t{1} << 32, "more memory than a run may have");
+    check(order.memory_bytes <= std::uint64_t{1} << 36 && order.stack_bytes <= std::uint64_t{1} << 32, "more memory than a run may have");
     clear();
     order_ = order;
     stack_end_ = stack_end_of(order);
