@@ -139,6 +139,7 @@ void Bench::write_stack(const box::RunOrder& order) {
     start_.rip = order.image.entry;
     start_.rsp = stack_end_ - bytes;
     start_.code32 = order.image.narrow;
+    start_.zero_tsc = true;
     if (order.abi == box::Abi::duckinfo && !order.image.narrow) {   // as after a sysret
         start_.rcx = start_.rip;
         start_.r11 = start_.rflags;
