@@ -160,11 +160,12 @@ _TESTS: dict[str, Callable[[Duck], str]] = {
 
 
 def _kvm() -> Result:
-    if os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return Result("back end: kvm", "PASS", "/dev/kvm can be opened")
+    probed = _core.kvm_probe()
+    if probed["available"]:
+        return Result("back end: kvm", "PASS", str(probed["text"]))
     fix = (
         "usermod -aG kvm $USER, or chmod 666 /dev/kvm"
         if os.path.exists("/dev/kvm")
         else "modprobe kvm_amd || modprobe kvm_intel"
     )
-    return Result("back end: kvm", "CAUTION", "/dev/kvm cannot be opened: programs run in processes", fix)
+    return Result("back end: kvm", "CAUTION", f"programs run in processes: {probed['reason']}", fix)

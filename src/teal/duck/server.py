@@ -57,9 +57,14 @@ _ARRIVED_S = 60.0  # how long a blob that came over the wire waits to be asked f
 _FILE_SHARE = 1 << 40
 
 
-def box_program() -> str:
-    """The executable that boxes start as."""
-    return str(Path(_core.__file__).parent / "duck" / "bin" / "teal-box")
+def box_program(sandbox: str = "process") -> str:
+    """The executable that boxes start as: processes, or guests of KVM (docs/kvm.md), which need a KVM that works."""
+    if sandbox == "kvm":
+        probed = _core.kvm_probe()
+        if not probed["available"]:
+            raise NotFound(f"no KVM to run guests: {probed['reason']}; sandbox='process' needs none")
+    name = "teal-kvm-box" if sandbox == "kvm" else "teal-box"
+    return str(Path(_core.__file__).parent / "duck" / "bin" / name)
 
 
 class Server:
@@ -119,7 +124,7 @@ class Server:
         self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
         try:
-            self._yard = _core.DuckYard(box_program(), spares)
+            self._yard = _core.DuckYard(box_program(sandbox), spares)
             self.residents = Residents(
                 self._yard, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
             )
