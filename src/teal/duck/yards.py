@@ -46,7 +46,7 @@ class Yards:
 
     def _made(self, kind: str) -> _core.DuckYard:
         if kind == "kvm" and (why := kvm_missing()):
-            raise NotFound(f"no guest can be run here: {why}; leave sandbox out, for processes")
+            raise NotFound(f"no KVM to run guests: {why}; sandbox='process' needs none")
         return _core.DuckYard(str(Path(_core.__file__).parent / "duck" / "bin" / SANDBOXES[kind]), self._spares)
 
     def there(self) -> dict[str, _core.DuckYard]:
