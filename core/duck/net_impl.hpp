@@ -82,6 +82,7 @@ struct Net::Impl final : PeerHost {
     NetFigures figures_{};
     ConnectionFigures buried_{};                  // of connections that are gone
     std::vector<std::byte> in_, out_;
+    Address from_;                                // of the datagram at hand
     std::uint64_t now_ = 0, last_activity_ = 0, next_timer_ = 0;
     std::uint64_t next_streams_ = 0, next_accept_ = 0, last_stream_ = 0;
     std::vector<int> stream_fds_;                 // of one turn; capacity is kept

@@ -46,20 +46,17 @@ void Net::Impl::turn(bool may_sleep) {
         sleep();
     } else if (!busy_.empty() && ++quiet_turns_ % 8 == 0) {
         give_way();  // a box may wait for this very core
-    } else {
-        cpu_relax();
     }
 }
 
 bool Net::Impl::receive_datagrams() {
     if (udp.fd() < 0) return false;
     for (unsigned i = 0; i < datagrams_a_turn; ++i) {
-        Address from;
-        const std::ptrdiff_t bytes = udp.receive(in_, from);
+        const std::ptrdiff_t bytes = udp.receive(in_, from_);
         if (bytes == 0) return i != 0;
         if (bytes < 0) continue;
         if (i != 0 && i % 8 == 0) now_ = clock();
-        datagram({in_.data(), static_cast<std::size_t>(bytes)}, from);
+        datagram({in_.data(), static_cast<std::size_t>(bytes)}, from_);
     }
     return true;
 }

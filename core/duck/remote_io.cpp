@@ -32,9 +32,11 @@ void Remote::Impl::check_alive(const char* what) const {
 
 bool Remote::Impl::pump(std::uint64_t now) {
     const bool came = receive(now);
+    if (!came && now < due && !connection->has_more()) return false;
     if (now >= next_ask) ask_again(now);
     send(now);
     if (connection->closed()) dead.store(true, std::memory_order_relaxed);
+    due = next_timer();
     return came;
 }
 
