@@ -34,6 +34,7 @@ struct Net::Impl final : PeerHost {
     bool receive_streams();
     void accept_streams();
     bool poll_desks();
+    [[nodiscard]] bool in_the_way() const noexcept;
     void serve(Peer& peer);
     void serve_stream(Peer& peer);
     void serve_dirty();

@@ -44,9 +44,15 @@ void Net::Impl::turn(bool may_sleep) {
         quiet_turns_ = 0;
     } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
         sleep();
-    } else if (!busy_.empty() && ++quiet_turns_ % 8 == 0) {
-        give_way();  // a box may wait for this very core
+    } else if (in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
+        give_way();
     }
+}
+
+// Of those that answer us, or were asked last, does one poll on this CPU?
+bool Net::Impl::in_the_way() const noexcept {
+    if (!busy_.empty()) return std::any_of(busy_.begin(), busy_.end(), [](const Desk* desk) { return desk->in_the_way(); });
+    return last_ != nullptr && std::any_of(last_->desks.begin(), last_->desks.end(), [](const auto& each) { return each.second->in_the_way(); });
 }
 
 bool Net::Impl::receive_datagrams() {

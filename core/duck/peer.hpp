@@ -29,6 +29,7 @@ public:
     void cancel(std::uint64_t seq);
     bool poll();  // true: something was answered
     [[nodiscard]] bool running() const noexcept { return running_; }
+    [[nodiscard]] bool in_the_way() const noexcept { return sink_->in_the_way(); }
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
 
 private:

@@ -1577,7 +1577,7 @@ class ElfProgram:
     @property
     def facts(self) -> dict[str, Any]:
         """
-        machine, position_independent, duckinfo, resident, executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
+        machine, position_independent, duckinfo (was read so), resident, abi (by its note: teal, duckinfo; else linux), executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
         file_bytes (of its file pages), sha256, ranges: (address, pages, file pages, 'rwx').
         """
 
@@ -1629,6 +1629,11 @@ class DuckLine:
 
     def clear(self) -> None:
         """Starts zeroing the output buffer; wait() for it."""
+
+    def use(self, id: int) -> bool:
+        """
+        Goes over to an input buffer that the duck has mapped before, 0: to none. False: it is not mapped; ask the duck.
+        """
 
     def wait(self, timeout_ns: int) -> bool:
         """True once the call has ended; 0: as long as it takes."""

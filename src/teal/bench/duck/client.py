@@ -33,7 +33,7 @@ class Caller:
         if route not in self._ducks:
             key = self._at["key"] if route in ("keyed", "tcp") else None
             address = self._at["local"] if route == "shm" else self._at["udp" if route == "udp" else "keyed"]
-            self._ducks[route] = teal.Duck(address, key=key, transport="tcp" if route == "tcp" else "udp")
+            self._ducks[route] = teal.Duck(address, key=key, tcp=route == "tcp")
         return self._ducks[route]
 
     def session(self, route: str, program: str = "echo", cores: int = 1) -> Any:
