@@ -44,7 +44,7 @@ void Net::Impl::turn(bool may_sleep) {
         quiet_turns_ = 0;
     } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
         sleep();
-    } else if (in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
+    } else if (hasher_.busy() || in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
         give_way();
     }
 }

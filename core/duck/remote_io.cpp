@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -189,6 +190,7 @@ void Remote::Impl::sleep(std::uint64_t until) noexcept {
 }
 
 void Remote::Impl::keep() noexcept {
+    ::pthread_setname_np(::pthread_self(), "teal-duck-keep");
     while (!stopping.load(std::memory_order_relaxed)) {
         const std::uint64_t now = clock();
         const bool about = callers.load(std::memory_order_relaxed) != 0 || now < last_call.load(std::memory_order_relaxed) + callers_about_ns;
