@@ -36,6 +36,7 @@ void Net::Impl::turn(bool may_sleep) {
     if (ordered.load(std::memory_order_acquire)) take_orders();
     active_ = receive_datagrams();
     if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
+    if (!groups_.empty()) active_ = receive_groups() || active_;
     active_ = poll_desks() || active_;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();

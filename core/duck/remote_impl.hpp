@@ -127,7 +127,11 @@ struct Remote::Impl final : Above {
         std::vector<std::byte> bytes;
     };
     std::unordered_map<std::uint64_t, Reply> replies;   // by message
-    std::unordered_map<std::uint64_t, BlobState> puts;  // by transfer; answer 0: none yet
+    struct Put {
+        BlobState state{};           // answer 0: none yet
+        Ranges there;
+    };
+    std::unordered_map<std::uint64_t, Put> puts;        // by transfer
     RemoteFigures figures{};
 };
 

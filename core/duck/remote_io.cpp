@@ -173,7 +173,13 @@ void Remote::Impl::item(ItemKind kind, std::uint64_t, std::span<const std::byte>
         case ItemKind::blob_state: {
             BlobState state;
             if (!load(bytes, state)) return;
-            if (const auto found = puts.find(state.transfer); found != puts.end()) found->second = state;
+            const auto found = puts.find(state.transfer);
+            if (found == puts.end()) return;
+            found->second.state = state;
+            Range range;
+            if (state.answer != static_cast<std::uint32_t>(BlobAnswer::want)) return;
+            for (auto rest = bytes.subspan(sizeof state); load(rest, range); rest = rest.subspan(sizeof range))
+                if (range.begin < range.end) found->second.there.add(range.begin, range.end);
             return;
         }
         default: return connection->close(2, "an item that a duck does not send");
