@@ -9,7 +9,7 @@ import pytest
 from agents_fixtures import alive, odd, right, until
 
 import teal
-from teal.host.agent_process import AgentProcess
+from teal.host.agent_process import AgentProcess, _may_come_back
 
 
 def standing_by(host: teal.Host) -> int:
@@ -49,13 +49,35 @@ def test_where_none_can_be_started_nothing_is_lost(
 ) -> None:
     start = AgentProcess.start
 
-    def no_spares(self: AgentProcess) -> None:
+    def no_spares(self: AgentProcess, *, gently: bool = False) -> None:
         if self.name == "spare":
             raise OSError("no more processes")
-        start(self)
+        start(self, gently=gently)
 
     monkeypatch.setattr(AgentProcess, "start", no_spares)
     agent_host.agents.start("default", "fifo")
     agent_host.agents.upgrade("default", "edf")
     assert standing_by(agent_host) == 0
     right(echo, 20)
+
+
+def test_it_makes_way_while_it_starts_and_not_once_it_serves(
+    agent_host: teal.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not _may_come_back():
+        pytest.skip("needs CAP_SYS_NICE: without it a process starts as all others do")
+    seen: dict[int, list[bool]] = {}
+    gentle = AgentProcess.gentle
+
+    def watched(self: AgentProcess, on: bool) -> None:
+        gentle(self, on)
+        seen.setdefault(self.pid, []).append(os.sched_getscheduler(self.pid) == os.SCHED_IDLE)
+
+    monkeypatch.setattr(AgentProcess, "gentle", watched)
+    first = agent_host.agents.start("default", "fifo").pid
+    spare = until(lambda: standing_by(agent_host))
+    until(lambda: len(seen.get(spare, ())) > 1)
+    assert agent_host.agents.upgrade("default").pid == spare
+    assert seen[spare][:2] == [True, False]
+    assert True not in seen.get(first, [])
+    assert os.sched_getscheduler(spare) == os.SCHED_OTHER

@@ -2,7 +2,8 @@
 
 Theory of operation: there is one while the host has agents. It has imported what every agent needs and nothing of a
 policy, and sits nowhere. An upgrade while requests come would else pay for some hundred milliseconds of imports on the
-cores of those that serve. Another one is started once the one that was taken serves.
+cores of those that serve. Another one is started once the one that was taken serves, and takes only what time nobody
+else wants (where we may give it back the rest: CAP_SYS_NICE).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class AgentSpare:
             return
         process = AgentProcess(_NAME, _unexpected, self._died, _nobody)
         try:
-            process.start()
+            process.start(gently=True)
         except OSError as error:
             log.warning("starting a spare agent process: %s", error)
             return
@@ -48,6 +49,7 @@ class AgentSpare:
         if process is None or process.gone:
             return AgentProcess(name, on_report, on_end, wake)
         process.adopt(name, on_report, on_end, wake)
+        process.gentle(False)  # it may still be starting, and is waited for now
         return process
 
     def _died(self, process: AgentProcess, why: str) -> None:

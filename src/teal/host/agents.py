@@ -33,6 +33,7 @@ from teal.agents.spec import make
 from teal.errors import Busy, InvalidArgument, NotFound, PeerDied, TealError
 from teal.host import policy_spec
 from teal.host.agent_options import AgentOptions, agent_options
+from teal.host.agent_spare import AgentSpare
 from teal.host.audit import Audit
 from teal.host.backoff import Backoff
 from teal.host.crew import Crew
@@ -111,6 +112,8 @@ class Agent:
         self.watch = Watch(self, crew)
         if before is not None:
             await before.leave()
+        if not self.agents.stopping:
+            self.agents.spare.fill()
 
     # ---- down ------------------------------------------------------------------------------------------------------
 
@@ -230,6 +233,7 @@ class Agents:
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools
         self.audit = Audit()
+        self.spare = AgentSpare()
         self._agents: list[Agent] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopping = False
@@ -294,6 +298,8 @@ class Agents:
         except BaseException as error:
             if agent in self._agents:
                 self._agents.remove(agent)
+            if not self._agents:
+                await self.spare.stop()
             agent.state = "stopped"
             agent.note("refused", None, str(error), bad=True)
             raise
@@ -325,6 +331,8 @@ class Agents:
             await agent.stop("asked to")
             if agent in self._agents:
                 self._agents.remove(agent)
+            if not self._agents:
+                await self.spare.stop()
 
     async def change(self, pool: str, settings: Mapping[str, str]) -> dict[str, str]:
         """Settings of the policy that serves the pool; the answer has all of them. Raises NotFound, InvalidArgument."""
@@ -407,6 +415,7 @@ class Agents:
         agents, self._agents = self._agents, []
         await asyncio.gather(*(agent.stop("the host stops") for agent in agents))
         await asyncio.gather(*(agent.give_up() for agent in agents))
+        await self.spare.stop()
         for task in list(self._tasks):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -414,6 +423,7 @@ class Agents:
 
     def forget(self) -> None:
         """In a forked child."""
+        self.spare.forget()
         for agent in self._agents:
             if agent.crew is not None:
                 agent.crew.process.forget()

@@ -46,7 +46,8 @@ class Crew:
         self._specs = specs
         self.options = options
         self._incarnations: dict[str, Incarnation] = {}
-        self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended, self._call)
+        name = ",".join(pool.name for pool in pools)
+        self.process = agent.agents.spare.take(name, self._reported, self._ended, self._call)
         self.walls: Mapping[str, Any] = {}
         self._settings: dict[str, dict[str, str]] = {}  # of its policies, by pool, as it says
         self._since: float | None = None
@@ -66,7 +67,8 @@ class Crew:
 
     async def prepare(self) -> None:
         """Everything but that it counts. Raises what the policy's makers raise, PeerDied, DeadlineExceeded."""
-        self.process.start()
+        if not self.process.started:
+            self.process.start()
         policies = [
             orders.Policy(pool.name, spec.target, spec.class_name, spec.settings)
             for pool, spec in zip(self._pools, self._specs, strict=True)
