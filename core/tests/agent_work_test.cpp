@@ -296,6 +296,31 @@ void test_leaves_and_goes_on() {
     p.end();
 }
 
+// What cannot be left runs to its end, and who asked finds that in its numbers.
+void test_asks_refused() {
+    ByHand p;
+    const SeatNumbers& numbers = p.host->numbers();
+    auto slot = p.send(gate_model);
+    const Message told = p.expect(MessageType::request_new);
+    CHECK_EQ(told.flags & message_preemptible, 0);
+    p.stage(0, p.decided(told.object));
+    until([&] { return p.in_gate.load() == 1; });
+    p.agent->ask_preempt(0, told.object, told.generation);
+    p.open_gate = true;
+    p.done(*slot);
+    until([&] { return numbers.asks_refused.load() == 1; });
+    CHECK_EQ(numbers.asks_in_vain.load(), 0);
+    CHECK_EQ(numbers.asked.load(), 0);
+    // The same word again names what does not run: nobody is counted twice.
+    auto next = p.send(identity_model, 7);
+    const Message second = p.expect(MessageType::request_new);
+    p.agent->ask_preempt(0, told.object, told.generation);
+    p.stage(0, p.decided(second.object));
+    p.done(*next);
+    CHECK_EQ(numbers.asks_refused.load(), 1);
+    p.end();
+}
+
 // What has left goes on without an agent as well.
 void test_left_and_the_agent_gone() {
     if (!can_preempt()) return;
@@ -407,6 +432,7 @@ int main() {
     test_waits_for_an_event();
     test_groups();
     test_leaves_and_goes_on();
+    test_asks_refused();
     test_left_and_the_agent_gone();
     test_unmapped_worker();
     test_priorities();

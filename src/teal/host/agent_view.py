@@ -16,7 +16,7 @@ _SAID = ("events", "decisions", "busy_ns", "errors", "rescans", "spins", "sleeps
          "batched")  # fmt: skip
 STAGES = ("message", "decision", "commit", "start", "run", "done")  # each from the one before; message: from arrival
 _AS_THEY_ARE = ("messages", "lost", "hits", "misses", "local", "preempted", "yielded", "asked", "asks_in_vain",
-                "unread", "bells", "groups", "groups_refused")  # fmt: skip
+                "asks_refused", "unread", "bells", "groups", "groups_refused")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class SeatStatistics:
     when there were none. completed: decisions that were carried out; refused: others, by the reason; bugs: those that
     no correct agent meets. local: requests that ran without a decision. preempted, yielded: requests that left their
     worker and were offered again; asked: those among them that left because the agent said so, and not a quantum;
-    asks_in_vain: when what it named did not run any more. queued: requests that wait for its decisions now; unread:
-    messages that it has not read yet; lost: those that found the ring full, after which it reads all words anew
-    (rescans). bells: rung for an agent that slept. groups, groups_refused: gangs that began, or did not.
+    asks_in_vain: when what it named did not run any more; asks_refused: when that ran, and could not be left.
+    queued: requests that wait for its decisions now; unread: messages that it has not read yet; lost: those that
+    found the ring full, after which it reads all words anew (rescans). bells: rung for an agent that slept. groups,
+    groups_refused: gangs that began, or did not.
     As the agent says: events, decisions, runnable, busy_ns, errors, rescans; asks: to leave a worker; spins, sleeps:
     waits for news that ended while it looked, or asleep; rings: sleeping workers that it woke; rings_spared: decisions
     that needed none; batches: rings for several decisions, and batched these."""
@@ -49,6 +50,7 @@ class SeatStatistics:
     yielded: int
     asked: int
     asks_in_vain: int
+    asks_refused: int
     unread: int
     bells: int
     groups: int

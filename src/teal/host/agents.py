@@ -100,6 +100,8 @@ class Agent:
             self.agents.check_going_on()
         except BaseException:
             await crew.leave(kill=True)
+            if self.crew is not None and not self.agents.stopping:
+                self.agents.spare.fill()  # the next try need not wait either
             raise
         finally:
             self._coming = None
