@@ -114,6 +114,7 @@ class Agent:
         self.watch = Watch(self, crew)
         if before is not None:
             await before.leave()
+            await before.breathe()
         if not self.agents.stopping:
             self.agents.spare.fill()
 

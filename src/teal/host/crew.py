@@ -33,6 +33,7 @@ _LEAVE = 1.0
 _MOST_SETTINGS = 1_000
 _LONGEST_SETTING = 200  # characters of a name or a value
 _HEARD = 0.1  # for what need not be heard at once
+_BREATH = 0.01  # makes up for a step of 2 ms on a core that is 80 % busy
 
 
 class Crew:
@@ -74,6 +75,7 @@ class Crew:
             for pool, spec in zip(self._pools, self._specs, strict=True)
         ]
         begun = await self.process.ask(orders.Begin(policies, self.options.memory), "begun", _BEGIN)
+        await self.breathe()
         if begun.error is not None:
             wire.raise_failure(begun.error)
         self.walls = begun.walls
@@ -92,6 +94,7 @@ class Crew:
         """At every seat, in an incarnation made for it."""
         for pool in self._pools:
             incarnation = await pool.seat.attach(self.options.link)
+            await self.breathe()
             before = self._incarnations.get(pool.name)
             self._incarnations[pool.name] = incarnation
             if before is not None:
@@ -112,6 +115,12 @@ class Crew:
             if seated.error is not None:
                 wire.raise_failure(seated.error)
             self._settings[pool.name] = _for_people(seated.settings)
+            await self.breathe()
+
+    async def breathe(self) -> None:
+        """Between two steps beside a crew that serves: what it could not do during the last one it does now."""
+        if self._agent.crew not in (None, self):
+            await asyncio.sleep(_BREATH)
 
     def take_over(self) -> None:
         """Its decisions count, in all pools. Raises PeerDied when it has gone meanwhile."""
@@ -216,12 +225,14 @@ class Crew:
             if kill:
                 self.process.end("it was ended")
             else:
+                await self.breathe()
                 self.process.send(orders.Leave())
                 try:
                     await asyncio.wait_for(self._end.wait(), _LEAVE)
                 except TimeoutError:
                     self.process.end("it did not leave when it was told to")
             await self._end.wait()
+            await self.breathe()
         for pool in self._pools:
             if (incarnation := self._incarnations.pop(pool.name, None)) is not None:
                 await pool.seat.drop(incarnation)
