@@ -229,6 +229,8 @@ void HostSeat::ready(const RequestFacts& facts) noexcept {
     times.told = now_;
     times.decided = 0;
     times.left = 0;
+    times.started.store(0, std::memory_order_relaxed);  // whoever runs it may not know this seat
+    times.ended.store(0, std::memory_order_relaxed);
     send(m);
 }
 

@@ -146,7 +146,7 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended);
+    if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended, seat_.get());
     if (Trace* trace = pool_->trace(); trace != nullptr && ending.started != 0) [[unlikely]] {
         trace->add(TraceKind::run, ending.ended, piece_began_ != 0 ? piece_began_ : ending.started, index_, index,
                    static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);

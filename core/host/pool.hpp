@@ -310,8 +310,9 @@ public:
     // How long a running request may run before it leaves, if it can: as it was decided, else the pool's quantum. 0: until it ends.
     struct SliceOf { std::uint64_t ns; bool decided; bool may_be_asked; };
     [[nodiscard]] SliceOf slice_of(std::uint32_t record) const noexcept;
-    // By the worker that runs it, any time.
-    void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended) noexcept;
+    // By the worker that runs it, any time; `mine`: the seat that decides for it, as it knows. A run during which another agent took over is in
+    // nobody's stages.
+    void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended, HostSeat* mine) noexcept;
     // A recording that this process writes to from now on; null: none. Under the role.
     void set_trace(std::shared_ptr<Trace> trace) noexcept;
     [[nodiscard]] Trace* trace() const noexcept { return trace_.get(); }  // the worker's loop, or under the role

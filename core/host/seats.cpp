@@ -245,12 +245,9 @@ void Pool::set_local_fast_path(std::uint32_t seat, bool on) noexcept {
     memory_->header.fast_seats = on ? memory_->header.fast_seats | bit : memory_->header.fast_seats & ~bit;
 }
 
-void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended) noexcept {
-    // Without the role: the seats that this process has mapped change only in its own loop, between two requests.
-    const std::uint32_t at = seat_of(memory_->records[index]);
+void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended, HostSeat* mine) noexcept {
     if (inline_ != nullptr) inline_->ran(index, started, ended);
-    for (const MappedSeat& mapped : mapped_)
-        if (mapped.seat->seat() == at) mapped.seat->ran(index, started, ended);
+    if (mine != nullptr && mine->seat() == seat_of(memory_->records[index])) mine->ran(index, started, ended);
 }
 
 Pool::SliceOf Pool::slice_of(std::uint32_t index) const noexcept {
