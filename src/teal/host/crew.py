@@ -19,10 +19,10 @@ from teal.host.agent_process import AgentProcess
 from teal.host.audit import printable
 
 if TYPE_CHECKING:
+    from teal.host.agent import Agent
     from teal.host.agent_options import AgentOptions
-    from teal.host.agents import Agent
+    from teal.host.agent_part import AgentPart
     from teal.host.policy_spec import PolicySpec
-    from teal.host.pool import Pool
     from teal.host.seat import Incarnation
 
 log = logging.getLogger("teal.host")
@@ -40,7 +40,7 @@ class Crew:
     """``prepare``, ``take_over``, then ``leave``; all on the daemon's loop."""
 
     def __init__(
-        self, agent: Agent, pools: tuple[Pool, ...], specs: tuple[PolicySpec, ...], options: AgentOptions
+        self, agent: Agent, pools: tuple[AgentPart, ...], specs: tuple[PolicySpec, ...], options: AgentOptions
     ) -> None:
         self._agent = agent
         self._pools = pools
@@ -214,7 +214,7 @@ class Crew:
             if (incarnation := self._incarnations.get(pool.name)) is not None:
                 pool.seat.fall_back(incarnation, why)
 
-    def incarnation(self, pool: Pool) -> Incarnation:
+    def incarnation(self, pool: AgentPart) -> Incarnation:
         """Where it sits at that pool."""
         return self._incarnations[pool.name]
 
