@@ -4,9 +4,11 @@ its workers to the pool's order."""
 from __future__ import annotations
 
 import os
+import random
 import signal
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -97,6 +99,28 @@ def test_requests_that_leave_stay_with_their_worker(host: teal.Host, echo: teal.
     assert all(seat.bugs == 0 and seat.errors == 0 for seat in seats(host))
 
 
+def test_whoever_dies_nothing_is_lost(host: teal.Host, echo: teal.Model) -> None:
+    """Agents, workers and both at once, while some are away on their worker; each answer comes, and is its own."""
+    chance = random.Random(9)
+    spin = host.load("spin", "builtin:spin")
+    host.agents.start("default", "shinjuku:quantum=100us", agents=2, **PATIENCE)
+    for i in range(12):
+        spins = [spin.submit(np.int64(500)) for _ in range(6)]
+        futures = [echo.submit(np.full(4, k)) for k in range(100)]
+        workers = [worker.pid for worker in host.statistics().workers]
+        agents = [agent.pid for agent in host.agents]
+        doomed = chance.choice(([chance.choice(workers)], [chance.choice(agents)], [workers[0], agents[1]]))
+        for pid in filter(None, doomed):  # 0: it is being replaced
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert all((np.asarray(future.result()) == k).all() for k, future in enumerate(futures)), i
+        assert all(int(future.result()[0].numpy()) >= 500_000 for future in spins)
+    until(lambda: all(agent.state == "online" for agent in host.agents))
+    right(echo, 200)
+    until(lambda: all(seat.queued == 0 and seat.runnable == 0 for seat in seats(host)))
+    assert all(seat.bugs == 0 for seat in seats(host))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -119,7 +143,7 @@ def test_one_that_cannot_come_takes_the_others_along(host: teal.Host, echo: teal
     host.agents.start("default", "fifo", agents=2)
     with pytest.raises(teal.Busy):
         host.agents.start("default", "fifo")
-    with pytest.raises(teal.InvalidArgument, match="stop them"):
+    with pytest.raises(teal.InvalidArgument, match="or stop them"):
         host.agents.upgrade("default", agents=3)
     right(echo, 20)
 

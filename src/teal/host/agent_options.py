@@ -101,8 +101,9 @@ def _agents(base: AgentOptions, given: Mapping[str, Any], cores: tuple[int, ...]
     if given.get("agents") is None:
         return base.agents if cores is None else len(cores)
     count = argument.whole(given["agents"], 1, _MOST_AGENTS, f"{path}.agents")
-    if cores is not None and len(cores) != count:
-        raise InvalidArgument(f"{count} agents on {len(cores)} cores; give one core for each", path=f"{path}.agents")
+    theirs = base.cores if cores is None else cores
+    if theirs and len(theirs) != count and (count > 1 or cores is not None):
+        raise InvalidArgument(f"{count} agents on {len(theirs)} cores; give one core for each", path=f"{path}.agents")
     return count
 
 

@@ -54,7 +54,9 @@ def check(pools: tuple[Pool, ...], count: int) -> None:
     if count == 1:
         return
     if len(pools) != 1:
-        raise InvalidArgument(f"{count} agents for {len(pools)} pools: several share one pool only", path="$.agents")
+        raise InvalidArgument(
+            f"{count} agents for {len(pools)} pools, expected one pool where several share it", path="$.agents"
+        )
     if count > pools[0].settings.workers:
         raise InvalidArgument(
             f"{count} agents for the {pools[0].settings.workers} workers of pool {pools[0].name!r}: each needs one",

@@ -159,7 +159,8 @@ class Agents:
         asked = agent_options(agents[0].options, options, "$.options")
         if asked.agents != len(agents):
             raise InvalidArgument(
-                f"{asked.agents} agents, and pool {pool!r} has {len(agents)}: stop them, and start others",
+                f"{asked.agents} agents, expected as many as pool {pool!r} has: {len(agents)}; "
+                "or stop them and start others",
                 path="$.options.agents",
             )
         for agent in agents:
