@@ -56,6 +56,7 @@ class AgentProcess:
         self._second = 0.0
         self._reports = 0
         self._is_gentle = False
+        self.ready = asyncio.Event()  # it has imported what it needs, or has gone
 
     @property
     def pid(self) -> int:
@@ -154,7 +155,7 @@ class AgentProcess:
                 report = agent_wire.decode_report(datagram.data)
                 if isinstance(report, agent_wire.Ready):
                     self.gentle(False)
-                    continue
+                    self.ready.set()
                 self._settle(report)
                 self._on_report(self, report)
             except Exception as error:
@@ -181,6 +182,7 @@ class AgentProcess:
         assert self._process is not None
         words, _ = how_it_ended(self._process.wait())
         self.gone = True
+        self.ready.set()
         self._close_socket()
         self._printed.close()
         why = self.why or words
@@ -200,6 +202,10 @@ class AgentProcess:
         if not self.gone:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(self.pid, set(cores))
+
+    @property
+    def is_gentle(self) -> bool:
+        return self._is_gentle and not self.gone
 
     def gentle(self, on: bool) -> None:
         """Runs while nobody else wants its core, and makes way at once; else the kernel has them take turns of 4 ms.

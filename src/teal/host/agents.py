@@ -52,7 +52,7 @@ class Agents:
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools
         self.audit = Audit()
-        self.spare = AgentSpare()
+        self.spare = AgentSpare(self._hush)
         self._agents: list[Agent] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopping = False
@@ -61,6 +61,12 @@ class Agents:
         """Raises PeerDied when the host is stopping: nobody would end what comes up now."""
         if self.stopping:
             raise PeerDied("host", "it is stopping, and takes no more work")
+
+    def _hush(self, on: bool) -> None:
+        """Somebody is to start on what time the agents leave."""
+        for agent in self._agents:
+            if agent.crew is not None:
+                agent.crew.hush(on)
 
     def spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)

@@ -33,6 +33,9 @@ _LEAVE = 1.0
 _MOST_SETTINGS = 1_000
 _LONGEST_SETTING = 200  # characters of a name or a value
 _HEARD = 0.1  # for what need not be heard at once
+_GENTLE = (
+    2.0  # seconds for which one that starts beside another one makes way for it; arbitrary: ten times what it takes
+)
 _BREATH = 0.01  # makes up for a step of 2 ms on a core that is 80 % busy
 
 
@@ -51,6 +54,8 @@ class Crew:
         self.process = agent.agents.spare.take(name, self._reported, self._ended, self._call)
         self.walls: Mapping[str, Any] = {}
         self._settings: dict[str, dict[str, str]] = {}  # of its policies, by pool, as it says
+        self._own = options.placement != "host"  # core of its own: there it looks for news before it sleeps
+        self._hushed = False
         self._since: float | None = None
         self._until: float | None = None
         self._end = asyncio.Event()
@@ -68,8 +73,12 @@ class Crew:
 
     async def prepare(self) -> None:
         """Everything but that it counts. Raises what the policy's makers raise, PeerDied, DeadlineExceeded."""
+        before = self._agent.crew
         if not self.process.started:
-            self.process.start()
+            self.process.start(gently=before is not None)
+        if before is not None and self.process.is_gentle:
+            await self._start_beside(before)
+        self.process.gentle(False)
         policies = [
             orders.Policy(pool.name, spec.target, spec.class_name, spec.settings)
             for pool, spec in zip(self._pools, self._specs, strict=True)
@@ -83,6 +92,16 @@ class Crew:
             log.warning("agent process %d has not all walls: %s", self.pid, printable(str(begun.walls["missing"])))
         self.process.place(self.cores(self.options.placement != "host"))
         await self.sit()
+
+    async def _start_beside(self, other: Crew) -> None:
+        """In time that the other one does not want."""
+        other.hush(True)
+        try:
+            await asyncio.wait_for(self.process.ready.wait(), _GENTLE)
+        except TimeoutError:
+            log.info("agent process %d starts beside one that leaves it no time", self.pid)
+        finally:
+            other.hush(False)
 
     def cores(self, own: bool) -> set[int]:
         """Where it may run: on its own core, or on those of the workers."""
@@ -201,9 +220,19 @@ class Crew:
 
     def move(self, own: bool) -> None:
         """To its own core, or to those of the workers, where it sleeps at once when there is nothing to do."""
+        self._own = own
         self.process.place(self.cores(own))
-        spin_ns = max(pool.settings.idle_ns for pool in self._pools) if own else 0
-        self.process.send(orders.Move(spin_ns))
+        self._say_how_to_wait()
+
+    def hush(self, on: bool) -> None:
+        """It sleeps at once when there is nothing to do, as somebody is to start on its core; or as before."""
+        if on != self._hushed:
+            self._hushed = on
+            self._say_how_to_wait()
+
+    def _say_how_to_wait(self) -> None:
+        looks = self._own and not self._hushed
+        self.process.send(orders.Move(max(pool.settings.idle_ns for pool in self._pools) if looks else 0))
 
     # ---- down ------------------------------------------------------------------------------------------------------
 
