@@ -108,7 +108,7 @@ public:
 private:
     void check_order() const {
         if (order_.time_limit_ns == 0 || order_.time_limit_ns > longest_limit_ns)
-            throw Error(Code::invalid_argument, "invalid time limit of " + std::to_string(order_.time_limit_ns) + " ns: 1 ns to 500 s");
+            throw Error(Code::invalid_argument, "invalid time limit of " + std::to_string(order_.time_limit_ns) + " ns, expected 1 ns to 500 s");
         if (order_.buffers.size() > most_buffers) throw Error(Code::invalid_argument, "a run has at most 8 buffers");
     }
 
