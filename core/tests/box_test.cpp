@@ -271,7 +271,8 @@ void refusals_are_errors(Yard& yard, const Loaded& actor) {
         }
         return Code::busy;
     };
-    SessionOrder order = order_of(load_resident("box_refuses"));
+    const Loaded refuser = load_resident("box_refuses");
+    SessionOrder order = order_of(refuser);
     const std::uint64_t before = yard.statistics().ended_refused;
     CHECK_EQ(code_of(order), Code::kernel_failed);
     const auto limit = static_cast<std::uint64_t>(monotonic_ns()) + 5 * second;
