@@ -287,7 +287,7 @@ std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     for (const auto& fuse : fuses) {
         if (fuse->blown.load(std::memory_order_relaxed) || (cpu_ns(fuse->clock) < fuse->cpu_end && now < fuse->wall_end)) continue;
         fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
-        ::syscall(SYS_pidfd_send_signal, fuse->pidfd, SIGKILL, nullptr, 0);
+        kill_process(fuse->pidfd, fuse->pid);
     }
     if (!fuses.empty()) looks_until = now + fuse_rest_ns;
     if (now >= looks_until) looks_until = 0;

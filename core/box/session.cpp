@@ -71,7 +71,7 @@ void Session::State::kill(Fate why, std::int32_t detail) noexcept {
             wanted_detail = detail;
         }
     }
-    ::syscall(SYS_pidfd_send_signal, box.pidfd.get(), SIGKILL, nullptr, 0);
+    kill_process(box.pidfd.get(), box.pid);
 }
 
 void Session::State::finish(int status, bool lost) noexcept {
