@@ -276,6 +276,14 @@ void bind_duck_line(nb::module_& m) {
             l.pending = true;
             ++l.generation;
         }, "Starts zeroing the output buffer; wait() for it.")
+        .def("use", [](DuckLine& l, std::uint64_t id) {
+            l.check_ready();
+            l.line->begin(&id, sizeof id, box::AskOp::map);
+            l.pending = true;
+            ++l.generation;
+            l.wait(0);
+            return l.end.result == 0;
+        }, nb::arg("id"), "Goes over to an input buffer that the duck has mapped before, 0: to none. False: it is not mapped; ask the duck.")
         .def("wait", [](DuckLine& l, std::uint64_t timeout_ns) {
             return l.wait(timeout_ns == 0 ? 0 : static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns);
         }, nb::arg("timeout_ns"), "True once the call has ended; 0: as long as it takes.")

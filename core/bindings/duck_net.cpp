@@ -37,8 +37,8 @@ public:
         : session_(std::move(session)), caller_(session_->control_fd(), session_->fate_fd(), session_->facts()) {}
 
     bool submit(const duck::Ask& ask, duck::Answer& refusal) noexcept override {
-        if (ask.op != 1 && ask.op != 2) return refuse(refusal, EINVAL);
-        switch (caller_.submit(ask.args.data(), ask.args.size(), static_cast<box::AskOp>(ask.op))) {
+        if (ask.op < 1 || ask.op > 3) return refuse(refusal, EINVAL);
+        switch (caller_.submit(ask.args.data(), ask.args.size(), static_cast<box::AskOp>(static_cast<std::uint16_t>(ask.op)))) {
             case box::Outcome::busy: return refuse(refusal, EAGAIN);
             case box::Outcome::too_long: return refuse(refusal, E2BIG);
             case box::Outcome::ended:
@@ -64,6 +64,8 @@ public:
         ended(answer);
         return true;
     }
+
+    [[nodiscard]] bool in_the_way() const noexcept override { return caller_.in_the_way(); }
 
 private:
     static bool refuse(duck::Answer& answer, int error) noexcept {

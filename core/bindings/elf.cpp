@@ -64,6 +64,7 @@ nb::dict facts(const ElfProgram& self) {
     found["position_independent"] = p.kind == elf::Kind::position_independent;
     found["duckinfo"] = p.duckinfo;
     found["resident"] = p.resident();
+    found["abi"] = p.resident() ? "teal" : p.wants_duckinfo ? "duckinfo" : "linux";
     found["executable_stack"] = p.executable_stack;
     found["entry"] = p.entry;
     found["low"] = p.low;
@@ -105,7 +106,7 @@ nb::list steps_of(const std::vector<elf::Step>& steps) {
 void bind_elf(nb::module_& m) {
     nb::class_<ElfProgram>(m, "ElfProgram", "A static ELF file that was read and checked.")
         .def_prop_ro("facts", &facts, nb::sig("def facts(self) -> dict[str, Any]"),
-                     "machine, position_independent, duckinfo, resident, executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,\n"
+                     "machine, position_independent, duckinfo (was read so), resident, abi (by its note: teal, duckinfo; else linux), executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,\n"
                      "file_bytes (of its file pages), sha256, ranges: (address, pages, file pages, 'rwx').")
         .def_prop_ro("image", &image, nb::sig("def image(self) -> bytes"), "The file pages of all ranges, one range after the other.");
     m.def("read_elf", &read, nb::arg("file"), nb::arg("name"), nb::kw_only(), nb::arg("duckinfo") = false, nb::arg("any_machine") = false,

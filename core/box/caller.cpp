@@ -1,5 +1,6 @@
 #include "box/caller.hpp"
 
+#include <sched.h>
 #include <csignal>
 #include <cerrno>
 #include <sys/mman.h>
@@ -78,6 +79,8 @@ Outcome Caller::submit_in_place(std::uint64_t bytes, AskOp op) noexcept {
     if (bytes > facts_.args_bytes) return Outcome::too_long;
     AskLine& ask = page_->ask;
     ask.op = op;
+    const int cpu = ::sched_getcpu();
+    __atomic_store_n(&ask.cpu, static_cast<std::uint16_t>(cpu < 0 ? 0 : cpu + 1), __ATOMIC_RELAXED);
     ask.bytes = bytes;
     in_flight_ = true;
     asked_ns_ = 0;
@@ -127,6 +130,15 @@ Answer Caller::look(std::uint64_t now) noexcept {
     return answer;
 }
 
+bool Caller::in_the_way() const noexcept { return in_the_way_of(*page_); }
+
+Answer Caller::use(std::uint64_t id, std::uint64_t deadline_ns) noexcept {
+    Answer answer;
+    answer.outcome = submit(&id, sizeof id, AskOp::map);
+    if (answer.outcome != Outcome::pending) return answer;
+    return wait(deadline_ns);
+}
+
 Answer Caller::wait(std::uint64_t deadline_ns) noexcept {
     AnswerLine& line = page_->answer;
     if (!in_flight_) return poll();
@@ -136,7 +148,7 @@ Answer Caller::wait(std::uint64_t deadline_ns) noexcept {
         const std::uint64_t now = now_ns();
         spin = now >= deadline_ns ? 0 : std::min(spin, deadline_ns - now);
     }
-    if (spin_for(spin, answered, [&] { return in_the_way_of(*page_); })) return poll();
+    if (spin_for(spin, answered, [&] { return in_the_way(); })) return poll();
     const std::uint64_t start = now_ns();
     if (asked_ns_ == 0) asked_ns_ = start;
     const std::uint64_t bound = facts_.call_limit_ns == 0 ? UINT64_MAX : asked_ns_ + facts_.call_limit_ns + slack_ns;

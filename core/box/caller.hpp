@@ -52,12 +52,16 @@ public:
     Answer poll() noexcept;
     Answer wait(std::uint64_t deadline_ns = 0) noexcept;
     Answer clear(std::uint64_t deadline_ns = 0) noexcept;   // zeros the output buffer
+    // Goes over to an input buffer that the yard has mapped before (Session::map); 0: to none. Result -ENOENT: it has not, or forgot it.
+    Answer use(std::uint64_t id, std::uint64_t deadline_ns = 0) noexcept;
 
     // In place: where the next call's arguments go (args_bytes of room), for submit_in_place(). Not while a call is in flight.
     [[nodiscard]] std::byte* args() noexcept;
     Outcome submit_in_place(std::uint64_t bytes, AskOp op = AskOp::call) noexcept;
 
     [[nodiscard]] bool in_flight() const noexcept;
+    // Does the box poll on the CPU that this thread runs on? Then who polls for its answer should give way.
+    [[nodiscard]] bool in_the_way() const noexcept;
     [[nodiscard]] std::uint64_t calls() const noexcept { return seq_; }
     [[nodiscard]] const SessionFacts& facts() const noexcept { return facts_; }
     [[nodiscard]] std::byte* output() noexcept;             // ob_bytes; written by the program during calls

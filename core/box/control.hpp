@@ -20,11 +20,15 @@
 namespace teal::box {
 
 inline constexpr std::uint64_t control_magic = 0x4c54'5845'424f'5831ULL;
-inline constexpr std::uint32_t control_version = 1;
+inline constexpr std::uint32_t control_version = 2;
 inline constexpr std::uint32_t most_cores = 64;
 inline constexpr std::uint64_t shortest_args = 4096;
 
-enum class AskOp : std::uint32_t { call = 1, clear = 2 /* zero the output buffer, then call nothing */ };
+enum class AskOp : std::uint16_t {
+    call = 1,
+    clear = 2,  // zero the output buffer, and call nothing
+    map = 3,    // the input buffer from now on is the one that the yard mapped as the id in the arguments (8 bytes; 0: none); -ENOENT: it has not
+};
 
 // Written once by the yard before anybody else maps the region.
 struct alignas(64) ControlHeader {
@@ -87,6 +91,7 @@ struct alignas(64) AskLine {
     std::atomic<std::uint64_t> seq;
     std::atomic<std::uint32_t> sleeps;  // written by the *box*: it sleeps on the low half of `seq`
     AskOp op;
+    std::uint16_t cpu;                  // where the caller ran when it asked, plus one; 0: it does not say. Who polls on the same one gives way
     std::uint64_t bytes;                // of the arguments
     std::byte args[40];                 // and on: `args_bytes` in all
 };

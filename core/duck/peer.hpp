@@ -10,6 +10,7 @@
 #include "duck/blob.hpp"
 #include "duck/connection.hpp"
 #include "duck/net.hpp"
+#include "duck/pour.hpp"
 #include "duck/socket.hpp"
 
 namespace teal::duck {
@@ -28,6 +29,7 @@ public:
     void cancel(std::uint64_t seq);
     bool poll();  // true: something was answered
     [[nodiscard]] bool running() const noexcept { return running_; }
+    [[nodiscard]] bool in_the_way() const noexcept { return sink_->in_the_way(); }
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
 
 private:
@@ -92,8 +94,7 @@ public:
     std::unordered_map<std::uint64_t, std::shared_ptr<Blob>> arriving;  // by transfer
     Hello hello{};                                      // it was welcomed for, and how
     std::vector<std::byte> welcome;
-    std::vector<std::byte> held;                        // packets that the socket did not take
-    std::size_t held_each = 0;
+    HeldPackets held;                                   // what the socket did not take
     bool dirty = false;                                 // has received since it was last served
     std::uint64_t next_timer = 0;
 };

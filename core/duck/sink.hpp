@@ -14,7 +14,7 @@ namespace teal::duck {
 
 struct Ask {
     std::uint64_t seq = 0;               // of the session; the sink may number its own line as it likes
-    std::uint32_t op = 0;                // box::AskOp: 1 call, 2 clear the output buffer and call nothing
+    std::uint32_t op = 0;                // box::AskOp: 1 call, 2 clear the output buffer, 3 go over to another input buffer
     std::span<const std::byte> args;     // valid until submit() returns
 };
 
@@ -44,6 +44,8 @@ public:
     virtual bool poll(Answer& answer) noexcept = 0;
     // Nobody wants the answer any more. True: it had not begun, and will not; false: it runs on, and poll() will see it end.
     virtual bool cancel() noexcept { return false; }
+    // Does whoever runs the program poll on the very CPU of this thread? Then the loop gives way to it.
+    [[nodiscard]] virtual bool in_the_way() const noexcept { return false; }
 };
 
 }  // namespace teal::duck

@@ -15,7 +15,8 @@ namespace teal::elf {
 namespace {
 
 constexpr std::uint32_t resident_abi = 1;         // DUCK_ABI of duck.h
-constexpr std::uint32_t note_type = 1;            // of the note "Teal": desc = DUCK_ABI
+constexpr std::uint32_t note_resident = 1;        // types of the note "Teal": desc = DUCK_ABI
+constexpr std::uint32_t note_duckinfo = 2;        // desc = DUCKINFO_VERSION
 constexpr std::uint64_t lowest_address = 0x1'0000;  // below, the kernel maps nothing for an ordinary user
 constexpr std::uint64_t highest_address = 0x7fff'ffff'0000;  // 47 bits; all three machines' kernels leave a gap at the end
 constexpr std::uint64_t highest_address_32 = 0xffff'0000;
@@ -360,8 +361,10 @@ private:
                 const std::uint64_t name = at + sizeof note;
                 const std::uint64_t desc = round_up(name + note.n_namesz, align);
                 if (!within(name, note.n_namesz, s.file_bytes) || !within(desc, note.n_descsz, s.file_bytes)) break;
-                if (note.n_namesz == 5 && std::memcmp(file_.data() + s.offset + name, "Teal", 5) == 0 && note.n_type == note_type && note.n_descsz == 4)
-                    program_->resident_abi = copied<std::uint32_t>(file_, s.offset + desc);
+                if (note.n_namesz == 5 && std::memcmp(file_.data() + s.offset + name, "Teal", 5) == 0 && note.n_descsz == 4) {
+                    if (note.n_type == note_resident) program_->resident_abi = copied<std::uint32_t>(file_, s.offset + desc);
+                    if (note.n_type == note_duckinfo) program_->wants_duckinfo = true;
+                }
                 at = round_up(desc + note.n_descsz, align);
             }
         }

@@ -43,6 +43,7 @@ struct Program {
     Machine machine;
     Kind kind;
     bool duckinfo;              // was read by the rules for DuckInfo programs
+    bool wants_duckinfo;        // was linked with duckinfo.h's start-up code (note "Teal", type 2)
     bool executable_stack;      // PT_GNU_STACK asks for one; nobody gets one
     std::uint32_t resident_abi; // linked with duck.h's start-up code (note "Teal", type 1): its DUCK_ABI; 0: it was not
     std::uint64_t entry;        // relative to the bias, like all addresses here

@@ -266,6 +266,9 @@ void test_notes() {
     CHECK_EQ(with({5, 4, 1, "Tea", 1}, other), 0U);
     CHECK_EQ(with({5, 4, 2, "Teal", 1}, other), 0U);
     CHECK_EQ(with({5, UINT32_MAX, 1, "Teal", 1}, ours), 0U);
+    CHECK(!made::read(made)->wants_duckinfo);
+    CHECK_EQ(with(other, {5, 4, 2, "Teal", 40}), 0U);
+    CHECK(made::read(made)->wants_duckinfo);
     CHECK_EQ(with({UINT32_MAX, UINT32_MAX, 1, "Teal", 1}, ours), 0U);
     CHECK_EQ(with({UINT32_MAX - 2, 4, 1, "Teal", 1}, ours), 0U);
     bool thrown = false;

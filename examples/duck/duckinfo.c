@@ -3,7 +3,7 @@
  *
  *     teal duck cc duckinfo.c -o duckinfo.elf --abi duckinfo        # or --abi duckinfo32
  *     seq 1000 > numbers.txt
- *     teal judge duckinfo.elf --stdin numbers.txt --time 1s --memory 256M        # 500500
+ *     teal judge duckinfo.elf --abi duckinfo --stdin numbers.txt --time 1s --memory 256M        # 500500
  */
 #include <duckinfo.h>
 

@@ -1571,13 +1571,52 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
     """
 
+class DuckEchoTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+    """
+    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    """
+
+class DuckBlobRates:
+    @property
+    def bare_udp(self) -> list[float]: ...
+
+    @property
+    def bare_tcp(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> list[float]: ...
+
+    @property
+    def udp_sealed(self) -> list[float]: ...
+
+    @property
+    def tcp(self) -> list[float]: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    """
+    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    """
+
 class ElfProgram:
     """A static ELF file that was read and checked."""
 
     @property
     def facts(self) -> dict[str, Any]:
         """
-        machine, position_independent, duckinfo, resident, executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
+        machine, position_independent, duckinfo (was read so), resident, abi (by its note: teal, duckinfo; else linux), executable_stack, entry, low, high, header_address, tls_bytes, memory_bytes,
         file_bytes (of its file pages), sha256, ranges: (address, pages, file pages, 'rwx').
         """
 
@@ -1629,6 +1668,11 @@ class DuckLine:
 
     def clear(self) -> None:
         """Starts zeroing the output buffer; wait() for it."""
+
+    def use(self, id: int) -> bool:
+        """
+        Goes over to an input buffer that the duck has mapped before, 0: to none. False: it is not mapped; ask the duck.
+        """
 
     def wait(self, timeout_ns: int) -> bool:
         """True once the call has ended; 0: as long as it takes."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from teal.bench.duck import places
+from teal.bench.duck import loading, places
+from teal.bench.duck.stage import Stage
+from teal.bench.report import Report
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
@@ -17,3 +21,12 @@ def test_a_megabyte_and_four_kibibytes(tmp_path: Path) -> None:
     assert found.pages >= 250
     assert found.delta_pages in (1, 2)
     assert len(found.first) == len(found.again) == len(found.changed) == 3
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+def test_rows_and_bars(tmp_path: Path) -> None:
+    report = Report("duck", loading.PROMISES)
+    stage = SimpleNamespace(report=report, folder=tmp_path, plan=SimpleNamespace(fast=50))
+    places.measure(cast(Stage, stage))
+    assert [row.group for row in report.rows] == ["loading"] * 3
+    assert [bar.id for bar in report.bars] == ["duck.load.first_us", "duck.load.again_us", "duck.load.delta_pages"]

@@ -1,5 +1,7 @@
-"""What the tests of ducks share: one duck for each module, and the program of the self-test, which does what its first
-byte says: e(cho) c(ount) n(egative) m(eet) s(um) i(b bytes) p(ause) l(og) w(rite ib) x(crash) f(orever) q(uit) k(socket).
+"""What the tests of ducks share: one duck for each module, and the program of the self-test.
+
+It does what the first byte of its arguments says: e(cho) c(ount) n(egative) m(eet) s(um) i(b bytes) p(ause) l(og)
+w(rite ib) x(crash) f(orever) q(uit) k(socket).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_duckinfo(folder: Path, abi: str, machine: str, base: int) -> None:
         pytest.skip("DuckInfo programs are for x86")
     done = cc.compile_program(EXAMPLES / "duckinfo.c", folder / f"{abi}.elf", abi=abi)
     facts = _core.read_elf((folder / f"{abi}.elf").read_bytes(), "it", duckinfo=True).facts
-    assert (done.machine, facts["low"], done.resident) == (machine, base, False)
+    assert (done.machine, facts["low"], done.resident, facts["abi"]) == (machine, base, False, "duckinfo")
 
 
 def test_an_ordinary_program(folder: Path) -> None:

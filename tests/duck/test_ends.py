@@ -68,22 +68,19 @@ def test_a_program_that_leaves(duck: teal.Duck, program: Path) -> None:
 
 def test_a_system_call_that_is_not_allowed(duck: teal.Duck, program: Path) -> None:
     with duck.open(program) as session:
-        try:
-            answer = session.call(b"k")
-        except teal.PeerDied as error:
-            assert "SIGSYS" in str(error)
-        else:
-            assert int.from_bytes(bytes(answer.numpy()), "little", signed=True) < 0
+        answer = session.call(b"k")
+        assert int.from_bytes(bytes(answer.numpy()), "little", signed=True) < 0
         assert number(session.call(b"c")) == 1
 
 
 def test_a_killed_box(duck: teal.Duck, program: Path) -> None:
     with duck.open(program) as session:
         number(session.call(b"c"))
-        os.kill(session.pid, signal.SIGKILL)
-        with pytest.raises(teal.PeerDied):
-            while True:  # it may answer once more before it is gone
-                session.call(b"c")
+        pid = session.pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), "the box has ended")
+        with pytest.raises(teal.PeerDied):  # it had a state, which is lost: that is not passed over
+            session.call(b"c")
         assert number(session.call(b"c")) == 1
 
 
@@ -164,7 +161,7 @@ def test_a_cancelled_future(duck: teal.Duck, program: Path) -> None:
         assert not future.done()
         assert future.cancel()
         assert future.cancelled()
-        with pytest.raises(teal.Cancelled, match="given up"):
+        with pytest.raises(teal.Cancelled, match="by client"):
             future.result()
         assert number(session.call(b"c")) == 1
 
@@ -180,7 +177,9 @@ def test_futures_call_back_and_can_be_awaited(duck: teal.Duck, program: Path) ->
         assert number(future.result()) > 0
 
         async def both() -> list[int]:
-            return [number(answer) for answer in await asyncio.gather(wait(one.submit(b"c")), wait(two.submit(b"p\x05")))]
+            return [
+                number(answer) for answer in await asyncio.gather(wait(one.submit(b"c")), wait(two.submit(b"p\x05")))
+            ]
 
         async def wait(future: object) -> teal.Tensor:
             return await future  # type: ignore[misc,no-any-return]
@@ -286,9 +285,9 @@ def test_a_killed_duck_takes_its_boxes_along_and_can_start_again(program: Path, 
     if what == b"f":
         assert isinstance(future.exception(), teal.PeerDied)
     until(lambda: not alive(pid), "the box has ended")
-    with pytest.raises((teal.PeerDied, teal.Closed)):
-        for _ in range(1000):
-            session.call(b"c")
+    for _ in range(3):
+        with pytest.raises(teal.PeerDied):
+            session.call(b"f")
     session.close()
     duck.close()
     again = served(name)  # nothing blocks a restart
@@ -328,7 +327,11 @@ def test_a_stopped_duck_leaves_nothing(program: Path) -> None:
     duck.close()
     del session, duck, server
     assert {thread for thread in threading.enumerate() if thread.is_alive()} <= threads
-    left = {os.readlink(f"/proc/self/fd/{fd}") for fd in set(os.listdir("/proc/self/fd")) - before if os.path.exists(f"/proc/self/fd/{fd}")}
+    left = {
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in set(os.listdir("/proc/self/fd")) - before
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    }
     assert not {link for link in left if "teal" in link or "socket" in link}
 
 

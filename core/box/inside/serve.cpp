@@ -128,6 +128,18 @@ int map_ib(const OrderMessage& order, int fd) noexcept {
     return 0;
 }
 
+// What the caller may do by itself: go over to another one of those that are mapped.
+std::int64_t use_ib(std::uint64_t bytes) noexcept {
+    std::uint64_t id = 0;
+    if (bytes != sizeof id) return -EINVAL;
+    std::memcpy(&id, control()->ask.args, sizeof id);
+    const Ib* ib = id == 0 ? nullptr : ib_of(id);
+    if (id != 0 && ib == nullptr) return -ENOENT;
+    duck()->ib = ib == nullptr ? nullptr : ib->address;
+    duck()->ib_bytes = ib == nullptr ? 0 : ib->bytes;
+    return 0;
+}
+
 int forget_ib(std::uint64_t id) noexcept {
     Ib* ib = ib_of(id);
     if (ib == nullptr) return ENOENT;
@@ -231,6 +243,8 @@ void answer_ask(std::uint64_t seq) noexcept {
     } else if (op == AskOp::clear) {
         std::memset(duck()->ob, 0, duck()->ob_bytes);
         result = 0;
+    } else if (op == AskOp::map) {
+        result = use_ib(bytes);
     }
     answer.result = result;
     answer.began = began;
@@ -250,14 +264,18 @@ bool cpu_can_be_read() noexcept {
 #endif
 }
 
-// Linux keeps the number of the CPU where rdtscp reads it.
-void say_cpu() noexcept {
+// Says, and returns, the CPU that this runs on, plus one; 0: not known. Linux keeps its number where rdtscp reads it.
+std::uint32_t say_cpu() noexcept {
 #if defined(__x86_64__)
-    if (!cpu_known) return;
+    if (!cpu_known) return 0;
     std::uint32_t low, high, number;
     __asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(number));
     std::atomic<std::uint32_t>& said = control()->answer.cpu;
-    if (said.load(std::memory_order_relaxed) != (number & 0xfff) + 1) said.store((number & 0xfff) + 1, std::memory_order_relaxed);
+    const std::uint32_t cpu = (number & 0xfff) + 1;
+    if (said.load(std::memory_order_relaxed) != cpu) said.store(cpu, std::memory_order_relaxed);
+    return cpu;
+#else
+    return 0;
 #endif
 }
 
@@ -266,13 +284,19 @@ void await_work(std::uint64_t asks_seen) noexcept {
     AskLine& ask = control()->ask;
     OrderLine& orders = control()->order;
     const std::uint64_t start = duck_ticks();
+    const std::uint32_t last = control()->answer.cpu.load(std::memory_order_relaxed);
+    bool in_the_way = last != 0 && last == __atomic_load_n(&ask.cpu, __ATOMIC_RELAXED);
     for (std::uint32_t round = 1;; ++round) {
         if (ask.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (orders.seq.load(std::memory_order_acquire) != orders_seen) return;   // SYNC: pairs with the release in Session::order()
         relax();
+        // The caller waits for this very CPU: it cannot ask while we look whether it has.
+        if (in_the_way) yield();
         if ((round & 63) != 0) continue;
-        if (round == 64) say_cpu();
         if (duck_ticks() - start > idle_ticks) break;
+        if ((round & 1023) != 64) continue;
+        const std::uint32_t cpu = say_cpu();
+        in_the_way = cpu != 0 && cpu == __atomic_load_n(&ask.cpu, __ATOMIC_RELAXED);
     }
     ask.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
     if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen)

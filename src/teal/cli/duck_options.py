@@ -28,4 +28,4 @@ def reach(duck: str | None, key_file: str | None, tcp: bool) -> Duck:
     """The duck that ``--duck`` means. Raises NotFound, InvalidArgument, VersionMismatch."""
     from teal.duck.duck import Duck
 
-    return Duck(duck, key_file=key_file, transport="tcp" if tcp else "udp")
+    return Duck(duck, key_file=key_file, tcp=tcp)

@@ -24,7 +24,7 @@ PAGE = 4096
 
 @dataclass(slots=True, eq=False)
 class Blob:
-    """Sealed memory of whole pages: ``nbytes`` of it count, the rest of the last page is zero."""
+    """Sealed memory: a file of exactly ``nbytes``."""
 
     digest: str
     nbytes: int
@@ -34,7 +34,7 @@ class Blob:
 
     @property
     def held(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory: whole pages."""
         return pages(self.nbytes)
 
     def close(self) -> None:
@@ -56,13 +56,13 @@ def check_digest(digest: str, path: str = "$.digest") -> str:
 
 
 def empty(nbytes: int) -> int:
-    """A memfd of so many whole pages that can be sealed; they are had now. Raises QuotaExceeded, InvalidArgument."""
+    """A memfd of so many bytes that can be sealed; its pages are had now. Raises QuotaExceeded, InvalidArgument."""
     if not 0 <= nbytes <= MOST_BYTES:
         raise InvalidArgument(f"{nbytes} bytes, expected 0 to {MOST_BYTES}", path="$.nbytes")
     fd = os.memfd_create("teal:blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         if nbytes:
-            os.posix_fallocate(fd, 0, pages(nbytes))
+            os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):

@@ -42,9 +42,9 @@ class Door:
         self._inside: dict[threading.Thread, socket.socket] = {}
         try:
             self._socket = addresses.listen(address)
-        except Busy as error:
+        except Busy:
             raise Busy(
-                str(error).replace("a host listens", "a duck listens").replace("teal.connect()", "teal.Duck()")
+                f"a duck listens at {address} already; use it with teal.Duck(), or give --name another name"
             ) from None
         self._socket.setblocking(True)
         self._closed = False

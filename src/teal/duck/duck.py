@@ -42,8 +42,8 @@ class Duck:
     """A connection to a duck. Thread-safe; a context manager.
 
     ``address``: None for this user's duck on this machine, a name (`teal duck serve --name`), "@abstract" or a path; or
-    "HOST:PORT" of one elsewhere, with its ``key`` (64 hexadecimal digits) or ``key_file``. ``transport``: udp or tcp,
-    for one elsewhere. ``timeout``: seconds that connecting may take.
+    "HOST:PORT" of one elsewhere, with its ``key`` (64 hexadecimal digits) or ``key_file``. ``tcp``: over TCP
+    instead of UDP. ``timeout``: seconds that connecting may take.
     Raises NotFound (nobody there), InvalidArgument (key), VersionMismatch, PeerDied.
     """
 
@@ -53,13 +53,11 @@ class Duck:
         *,
         key: str | None = None,
         key_file: str | os.PathLike[str] | None = None,
-        transport: str = "udp",
+        tcp: bool = False,
         timeout: float = 5.0,
     ) -> None:
         if key is not None and key_file is not None:
             raise InvalidArgument("key and key_file are given; one is enough", path="$.key_file")
-        if transport not in ("udp", "tcp"):
-            raise InvalidArgument(f"{transport!r}, expected udp or tcp", path="$.transport")
         self._pid = os.getpid()
         self._segments = Segments()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -70,7 +68,7 @@ class Duck:
 
             secret = read_key(key_file) if key_file is not None else None if key is None else key_from(key)
             assert address is not None
-            self._link = Far(address, secret, transport, argument.seconds(timeout, "$.timeout"))
+            self._link = Far(address, secret, bool(tcp), argument.seconds(timeout, "$.timeout"))
         else:
             if key is not None or key_file is not None:
                 raise InvalidArgument(

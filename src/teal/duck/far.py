@@ -26,8 +26,8 @@ class Far:
 
     near = False
 
-    def __init__(self, address: str, key: bytes | None, transport: str, timeout: float) -> None:
-        self._remote = _core.DuckRemote(address, key or b"", transport == "tcp", int(timeout * 1e9))
+    def __init__(self, address: str, key: bytes | None, tcp: bool, timeout: float) -> None:
+        self._remote = _core.DuckRemote(address, key or b"", tcp, int(timeout * 1e9))
         self.address = address
         self.sent_bytes = self.skipped_bytes = 0
         self._counting = threading.Lock()

@@ -97,7 +97,7 @@ class DuckFuture:
             if self.done():
                 return False
             self._session._give_up()
-            self._outcome = Cancelled("the call was given up; the program may still run")
+            self._outcome = Cancelled(self._session.name)
             return True
 
     def cancelled(self) -> bool:

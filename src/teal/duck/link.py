@@ -71,8 +71,11 @@ class Near:
         try:
             self.socket, self.address = addresses.connect(address, timeout)
         except NotFound as error:
-            words = str(error).replace("no host listens", "no duck listens").replace("the host at", "the duck at")
-            raise NotFound(words.replace("`teal serve`, or embed a teal.Host()", "`teal duck serve`")) from None
+            if "belongs to user" in str(error):
+                raise NotFound(
+                    f"the duck at {address} is another user's; give its address by hand if you trust it"
+                ) from None
+            raise NotFound(f"no duck listens at {address}; start one with `teal duck serve`") from None
         self.sent_bytes = self.skipped_bytes = 0
         self._mailbox = Mailbox(self.socket)
         self._sending = threading.Lock()

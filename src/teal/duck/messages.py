@@ -133,3 +133,17 @@ decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 def decode_body(data: bytes, kind: Any) -> Any:
     """A message that came over the wire. Raises msgspec.MsgspecError."""
     return msgspec.msgpack.decode(data, type=kind)
+
+
+# What boxes call their mappings by, on both sides: whoever has a session may go over to one that it has by itself.
+_SHARED = 1 << 62  # mappings of clients' memory; those of blobs have lower numbers
+
+
+def segment_key(segment: int) -> int:
+    """The number of a mapping of memory that a client shares, by the client's own number for it."""
+    return _SHARED | segment
+
+
+def digest_key(digest: str) -> int:
+    """A mapping's number in a box."""
+    return int(digest[:15], 16)

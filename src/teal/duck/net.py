@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import queue
 import select
+import socket
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from teal import _core
 from teal.duck import messages
 from teal.duck.blob import Blob
 from teal.duck.owner import Owner
-from teal.errors import InvalidArgument, QuotaExceeded, TealError
+from teal.errors import Busy, InvalidArgument, QuotaExceeded, TealError
 from teal.host import wire
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ log = logging.getLogger("teal.duck")
 _OPENED, _LOST, _MESSAGE, _BLOB = 1, 2, 3, 4
 _MOST_WAITING = 64  # messages of one client
 _PAUSE_MS = 100
+_PORT_TRIES = 8
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(messages.ClientMessage).decode
 
@@ -62,22 +64,45 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def check_listen(listen: str, key: bytes | None) -> tuple[str, int]:
+    """HOST and PORT. Raises InvalidArgument: others could reach it, and there is no key."""
+    host, port = split_address(listen)
+    if key is None and not is_loopback(host):
+        raise InvalidArgument(
+            f"{listen} can be reached from other machines, and there is no key; make one with `teal duck key > "
+            "duck.key` and give it as --key-file",
+            path="$.key",
+        )
+    return host, port
+
+
+def _free_port(host: str) -> int:
+    """One that nobody listens on over TCP just now; UDP shall have the same."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise InvalidArgument(f"cannot listen at {host}: {error.strerror or error}", path="$.listen") from None
+        return int(probe.getsockname()[1])
+
+
 class Gate:
     """Open from the start."""
 
     def __init__(self, server: Server, listen: str, key: bytes | None, *, direct: bool) -> None:
-        host, port = split_address(listen)
-        if key is None and not is_loopback(host):
-            raise InvalidArgument(
-                f"{listen} can be reached from other machines, and there is no key; make one with `teal duck key > "
-                "duck.key` and give it as --key-file",
-                path="$.key",
-            )
+        host, port = check_listen(listen, key)
         self._server = server
         self.direct = direct
         at = f"[{host}]" if ":" in host else host
         most = server.budget.data
-        self._net = _core.DuckNet(f"{at}:{port}", f"{at}:{port}" if port else "", key or b"", server.idle_ns, most)
+        for left in reversed(range(_PORT_TRIES)):
+            chosen = f"{at}:{port or _free_port(host)}"
+            try:
+                self._net = _core.DuckNet(chosen, chosen, key or b"", server.idle_ns, most)
+                break
+            except Busy:
+                if port or not left:  # it was given, or somebody is always faster
+                    raise
         self.address = f"{at}:{self._net.udp_port}"
         self._peers: dict[int, _Peer] = {}  # the reader's alone, but for its length
         self._closed = threading.Event()

@@ -33,7 +33,6 @@ _MEMORY = 64 << 20  # of a program beside its image, unless the session asks
 _START_NS = 10_000_000_000
 _CLOSE_NS = 500_000_000  # for duck_exit()
 _MOST_MAPPED = 16  # blobs that stay mapped in one session
-_SHARED = 1 << 62  # numbers of mappings: blobs have lower ones
 _LINES = 64  # of a program's log that are taken over at once
 
 
@@ -159,13 +158,13 @@ class Residents:
         """The input buffer from now on. Raises NotFound (send it), InvalidArgument, QuotaExceeded, PeerDied."""
         resident = self.find(owner, order.session)
         for segment in order.gone:
-            if resident.box.has(_SHARED | segment):
-                resident.box.forget(_SHARED | segment)
+            if resident.box.has(messages.segment_key(segment)):
+                resident.box.forget(messages.segment_key(segment))
         if order.digest is not None:
             self._map_blob(resident, order.digest)
         elif fd is not None:
             _check_size(fd, order.nbytes)
-            key = _SHARED | order.segment
+            key = messages.segment_key(order.segment)
             resident.box.map(key, fd, order.nbytes)
             self._mapped(resident, order.nbytes, key if order.once else 0)
         else:
@@ -175,7 +174,7 @@ class Residents:
     def _map_blob(self, resident: Resident, digest: str) -> None:
         blob = self._data.use(digest)
         try:
-            resident.box.map(_key_of(digest), blob.fd, blob.nbytes)
+            resident.box.map(messages.digest_key(digest), blob.fd, blob.nbytes)
         except BaseException:
             self._data.release(blob)
             raise
@@ -186,7 +185,7 @@ class Residents:
         if there is not None:
             self._data.release(there)
         if oldest is not None:
-            resident.box.forget(_key_of(oldest.digest))
+            resident.box.forget(messages.digest_key(oldest.digest))
             self._data.release(oldest)
         self._mapped(resident, blob.nbytes, 0)
 
@@ -293,11 +292,6 @@ class Residents:
                 "bytes": self._used,
                 "most_bytes": self._budget,
             }
-
-
-def _key_of(digest: str) -> int:
-    """A mapping's number in a box."""
-    return int(digest[:15], 16)
 
 
 def _check_size(fd: int, nbytes: int) -> None:

@@ -109,6 +109,10 @@ class Server:
             log.setLevel(logging.INFO)
         self.budget = _budget(memory, reserve)
         secret = read_key(key_file) if key_file is not None else None if key is None else key_from(key)
+        if listen is not None:
+            from teal.duck.net import check_listen
+
+            check_listen(listen, secret)
         address = self.name if self.name.startswith("@") or "/" in self.name else default_address(self.name)
         self._gate: Gate | None = None
         folder = _folder(cache)

@@ -5,9 +5,9 @@ shared memory on this machine, a connection elsewhere. A call writes its argumen
 daemon has no part in it. One call is out at a time. What a call returns is a view of the output buffer's first bytes,
 which the next call writes over: a loop pays for no copy, and who wants to keep an answer copies it.
 
-When the program dies, the call that was running says so, once. Its state went with it. The next call opens the program
-anew (``restart=False``: it raises), with the same input buffer, and counts that in ``statistics().restarts``. No call
-is ever sent a second time.
+When the program dies, the call that was running (or else the next one) says so, once. Its state went with it. The call
+after that opens the program anew (``restart=False``: it raises), with the same input buffer, and counts that in
+``statistics().restarts``. No call is ever sent a second time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from teal import _core
 from teal.duck import blob as blobs
 from teal.duck import messages
 from teal.duck.future import DuckFuture
-from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
+from teal.duck.shared import Place
+from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, PeerDied, TealError
 from teal.host.duration import nanoseconds
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Session:
         self.sandbox: str = body["sandbox"]
         """What keeps the program in: process, kvm or inline."""
         self._died = False
+        self._there: set[int] = set()  # input buffers that the box has mapped, by their keys; the duck may drop some
 
     @property
     def name(self) -> str:
@@ -144,18 +146,23 @@ class Session:
     def _begin(self, args: Any) -> None:
         with self._guard:
             self._ready()
-            self._line.begin(args)
             self._calls += 1
+            try:
+                self._line.begin(args)
+            except TealError as error:
+                raise self._seen(error) from None
 
     def _ready(self) -> None:
         """Raises Closed, Busy, or what opening the program anew raises."""
         if self._closed:
             raise Closed("the session is closed")
-        if self._died or self._line.ended:
+        if self._died:  # and some call has said so
             if not self._restart:
                 raise Closed("the session's program died, and restart=False; open another one")
             self._again()
         elif self._line.busy:
+            if self._line.over:  # nobody is left who could write how it ended
+                raise self._seen(PeerDied("duck", "its process is gone"))
             raise Busy("a call of this session is still running; wait for it, or open another session")
 
     def _again(self) -> None:
@@ -220,7 +227,16 @@ class Session:
 
     def _map(self, x: Any, resolved: Any) -> None:
         gone, self._gone = self._duck._segments.gone(self._gone)
-        copied = self._duck._map(messages.Map(self.number, gone=gone), resolved, x)
+        key, copied = _key_of(resolved), 0
+        try:
+            # What was copied for one map alone is the duck's to take away again.
+            if key not in self._there or gone or self._mapped_as == "copy" or key is None or not self._line.use(key):
+                copied = self._duck._map(messages.Map(self.number, gone=gone), resolved, x)
+        except TealError:
+            self._died = self._died or self._line.over
+            raise
+        if key is not None:
+            self._there.add(key)
         self._maps += 1
         self._copies += copied > 0
         self._copied += copied
@@ -261,3 +277,11 @@ class Session:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "died" if self._died else "open"
         return f"<teal.duck.Session {self.number} {self.name!r} at {self._duck.address}, {state}>"
+
+
+def _key_of(resolved: Any) -> int | None:
+    """What the box calls the mapping of this input buffer; None for a copy, and for none."""
+    if isinstance(resolved, Place):
+        return messages.segment_key(resolved.segment)
+    digest = getattr(resolved, "digest", None)
+    return None if digest is None else messages.digest_key(digest)

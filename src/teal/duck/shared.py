@@ -52,7 +52,7 @@ class Segments:
         with self._guard:
             self._last += 1
             number = self._last
-        fd = blobs.empty(max(nbytes, 1))
+        fd = blobs.empty(blobs.pages(max(nbytes, 1)))
         try:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
             tensor, address = _core.map_tensor(fd, dtype, shape, lambda: self._forget(number))

@@ -38,7 +38,7 @@ class Caller:
 
     def session(self, route: str, program: str = "echo", cores: int = 1) -> Any:
         if (route, program, cores) not in self._sessions:
-            opened = self.duck(route).open(self._programs[program], cores=cores)
+            opened = self.duck(route).open(self._programs[program], cores=cores, args="64KiB", ob="8MiB")
             self._sessions[route, program, cores] = opened
         return self._sessions[route, program, cores]
 

@@ -11,9 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 from teal import _core
+from teal.bench.lanes import estimate
 from teal.duck import cc
+
+if TYPE_CHECKING:
+    from .stage import Stage
 
 _ROOM = 2 << 20
 
@@ -64,3 +69,20 @@ def load(folder: Path, rounds: int) -> Loads:
         written["pages_written"] + written["pages_zeroed"] + written["pages_same"],
         report["pages_written"] + report["pages_zeroed"],
     )  # fmt: skip
+
+
+def measure(stage: Stage) -> None:
+    """Rows and bars ``duck.load.*``."""
+    report = stage.report
+    found = load(stage.folder, max(50, stage.plan.fast))
+    for bar, name, samples, note in (
+        ("first", "1 MiB, first time", found.first, f"read, checked, {found.pages} pages written"),
+        ("again", "the same once more", found.again, "known by its SHA-256"),
+        ("", "4 KiB of it changed", found.changed, f"{found.pages} pages compared, {found.delta_pages} written"),
+    ):
+        row = report.add(f"load {name}", "loading", samples, note)
+        if bar:
+            report.judge(f"duck.load.{bar}_us", row.p50_us, se=estimate([ns / 1e3 for ns in samples]).se)
+    report.judge(
+        "duck.load.delta_pages", found.delta_pages, note="of a file with 4 KiB changed, which lie across a page"
+    )

@@ -6,10 +6,18 @@ The boxes are children of it and inherit where it is bound; a duck that is not c
 from __future__ import annotations
 
 import os
+import socket
 import time
 from typing import Any
 
 from teal.bench.rivals import lane
+
+
+def _free(host: str) -> str:
+    """An address with a port that nobody has now, so that UDP and TCP have the same."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return f"{host}:{probe.getsockname()[1]}"
 
 
 class Pond:
@@ -20,8 +28,8 @@ class Pond:
         from teal.duck.key import make_key
 
         self.key = make_key()
-        self._plain = Server(None, listen=f"{host}:0", cache=False) if host.startswith("127.") else None
-        self._keyed = Server(None, listen=f"{host}:0", key=self.key, cache=False)
+        self._plain = Server(None, listen=_free(host), cache=False) if host.startswith("127.") else None
+        self._keyed = Server(None, listen=_free(host), key=self.key, cache=False)
 
     def addresses(self) -> dict[str, str | None]:
         """local: of the UNIX socket; udp and keyed: HOST:PORT; key."""
