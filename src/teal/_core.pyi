@@ -1822,6 +1822,11 @@ class DuckYard:
 
     def close(self) -> None: ...
 
+def kvm_probe() -> dict[str, object]:
+    """
+    What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
+    """
+
 class DuckEchoTimes:
     @property
     def bare(self) -> list[int]: ...
