@@ -1817,6 +1817,11 @@ class DuckYard:
 
     def close(self) -> None: ...
 
+def kvm_probe() -> dict[str, object]:
+    """
+    What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
+    """
+
 class DuckNet:
     """
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
