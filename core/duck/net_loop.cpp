@@ -290,7 +290,6 @@ void Net::Impl::take_orders() {
         ordered.store(false, std::memory_order_relaxed);
     }
     for (const auto& what : taken) what();
-    last_activity_ = now_;
 }
 
 void Net::Impl::sleep() {
