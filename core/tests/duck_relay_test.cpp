@@ -208,6 +208,27 @@ void blob_goes_on() {
     CHECK_EQ(duck.next(NetEventKind::blob).size, blob.size());
 }
 
+// A put() that is given up is gone on with by the next one: the budget has no room for two.
+void blob_again() {
+    NetOptions options;
+    options.blob_budget_bytes = 60'000'000;
+    Net net(options);
+    net.start();
+    const auto remote = Remote::connect("127.0.0.1:" + std::to_string(net.udp_port()), {});
+    const auto blob = pattern(50'000'000, 6);
+    bool late = false;
+    try {
+        remote->put(sha256(blob), blob, 2'000'000);
+    } catch (const Error& error) {
+        late = error.code() == Code::deadline_exceeded;
+    }
+    CHECK(late);
+    const PutResult second = remote->put(sha256(blob), blob, 60'000'000'000);
+    CHECK(!second.had);
+    CHECK(second.sent_bytes <= blob.size());
+    CHECK_EQ(net.figures().blobs_received, 1);
+}
+
 // Four threads on one connection, each with a session of its own; two more clients beside them that come and go.
 void crowd() {
     Duck duck;
@@ -264,6 +285,7 @@ int main() {
     bad_weather();
     cuts();
     blob_goes_on();
+    blob_again();
     crowd();
     cancelled();
     return check::summary();
