@@ -603,6 +603,11 @@ class Sweeper:
     def seat_worker(self, worker: int, seat: int) -> None:
         """Who decides for a worker."""
 
+    def deal_seats(self, seats: int) -> None:
+        """
+        These seats, a bit each, share all requests from now on; 0: each name has its own.
+        """
+
     def set_trace(self, trace: Trace | None) -> None: ...
 
 KERNEL_PURE: int = 1
@@ -1816,6 +1821,11 @@ class DuckYard:
     def zygote_pid(self) -> int: ...
 
     def close(self) -> None: ...
+
+def kvm_probe() -> dict[str, object]:
+    """
+    What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
+    """
 
 class DuckEchoTimes:
     @property
