@@ -40,7 +40,6 @@ log = logging.getLogger("teal.duck")
 @click.option(
     "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."
 )
-@click.option("--no-direct", is_flag=True, help="Calls of other machines go through the duck's own loop.")
 @click.option("--announce", is_flag=True, help="Let `teal duck ls --lan` find it (needs the extra: discovery).")
 @click.option("--selftest", is_flag=True, help="Run the self-test first, and refuse to serve if it fails.")
 @click.option("--log-level", default="info", show_default=True,
@@ -56,7 +55,6 @@ def command(
     cache: str | None,
     sandbox: str,
     spares: int,
-    no_direct: bool,
     announce: bool,
     selftest: bool,
     log_level: str,
@@ -92,7 +90,6 @@ def command(
         cache=False if cache == "none" else cache,
         sandbox=sandbox,
         spares=spares,
-        direct=not no_direct,
     ) as server:
         if selftest:
             _check(server)

@@ -83,7 +83,6 @@ class Server:
         cache: str | os.PathLike[str] | bool | None = None,
         sandbox: str = "process",
         spares: int = 1,
-        direct: bool = True,
     ) -> None:
         if key is not None and key_file is not None:
             raise InvalidArgument("key and key_file are given; one is enough", path="$.key_file")
@@ -125,7 +124,7 @@ class Server:
             if listen is not None:
                 from teal.duck.net import Gate
 
-                self._gate = Gate(self, listen, secret, direct=direct)
+                self._gate = Gate(self, listen, secret)
         except BaseException:
             self._door.close()
             self._close_quietly()
