@@ -36,18 +36,19 @@ void Net::Impl::turn(bool may_sleep) {
     if (ordered.load(std::memory_order_acquire)) take_orders();
     active_ = receive_datagrams();
     if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
-    active_ = poll_desks() || active_;
+    if (!groups_.empty()) active_ = receive_groups() || active_;
+    if (poll_desks()) active_ = worked_ = true;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();
     if (active_) {
-        last_activity_ = now_;
+        // Heartbeats do not keep the loop awake: two peers with nothing to say would keep each other from sleeping.
+        if (worked_) last_activity_ = now_;
+        worked_ = false;
         quiet_turns_ = 0;
     } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
         sleep();
-    } else if (in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
+    } else if (hasher_.busy() || in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
         give_way();
-    } else {
-        cpu_relax();
     }
 }
 
@@ -60,12 +61,11 @@ bool Net::Impl::in_the_way() const noexcept {
 bool Net::Impl::receive_datagrams() {
     if (udp.fd() < 0) return false;
     for (unsigned i = 0; i < datagrams_a_turn; ++i) {
-        Address from;
-        const std::ptrdiff_t bytes = udp.receive(in_, from);
+        const std::ptrdiff_t bytes = udp.receive(in_, from_);
         if (bytes == 0) return i != 0;
         if (bytes < 0) continue;
         if (i != 0 && i % 8 == 0) now_ = clock();
-        datagram({in_.data(), static_cast<std::size_t>(bytes)}, from);
+        datagram({in_.data(), static_cast<std::size_t>(bytes)}, from_);
     }
     return true;
 }
@@ -91,7 +91,9 @@ void Net::Impl::packet(std::span<std::byte> bytes, const Address& from, Stream* 
         ++figures_.dropped_unknown;
         return;
     }
+    const std::uint64_t worked = peer->connection.worked();
     if (peer->connection.receive(bytes, now_, *peer) != Verdict::taken) return;
+    if (peer->connection.worked() != worked) worked_ = true;
     if (stream == nullptr && !options.key.empty() && !(from == peer->address)) peer->address = from;  // it has moved; only who has the keys can say so
     if (peer->connection.urgent()) serve(*peer);
     else if (!peer->dirty) {

@@ -603,6 +603,11 @@ class Sweeper:
     def seat_worker(self, worker: int, seat: int) -> None:
         """Who decides for a worker."""
 
+    def deal_seats(self, seats: int) -> None:
+        """
+        These seats, a bit each, share all requests from now on; 0: each name has its own.
+        """
+
     def set_trace(self, trace: Trace | None) -> None: ...
 
 KERNEL_PURE: int = 1
@@ -1821,6 +1826,59 @@ def kvm_probe() -> dict[str, object]:
     """
     What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
     """
+
+class DuckEchoTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+    """
+    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    """
+
+class DuckBlobRates:
+    @property
+    def bare_udp(self) -> list[float]: ...
+
+    @property
+    def bare_tcp(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> list[float]: ...
+
+    @property
+    def udp_sealed(self) -> list[float]: ...
+
+    @property
+    def tcp(self) -> list[float]: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    """
+    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    """
+
+def measure_box_calls(box: DuckBox, cpu: int, bytes: int, tries: int, pause_ns: int = 0) -> list[int]:
+    """Calls of a session from C++, on that CPU; ns each."""
+
+def measure_line_echo(here: int, there: int, tries: int) -> list[int]:
+    """One line of memory there and back; ns each."""
+
+def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int, pause_ns: int = 0) -> tuple[list[int], list[int], list[int]]:
+    """
+    Judged runs of an ordinary static program, and vfork + execve + wait of its file, in turn; ns each, and the CPU time that the judge saw.
+    """
+
+def flush_lines(what: Any) -> bool:
+    """Drives a packed buffer out of the CPU's caches."""
 
 class DuckNet:
     """
