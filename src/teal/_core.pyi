@@ -603,6 +603,11 @@ class Sweeper:
     def seat_worker(self, worker: int, seat: int) -> None:
         """Who decides for a worker."""
 
+    def deal_seats(self, seats: int) -> None:
+        """
+        These seats, a bit each, share all requests from now on; 0: each name has its own.
+        """
+
     def set_trace(self, trace: Trace | None) -> None: ...
 
 KERNEL_PURE: int = 1

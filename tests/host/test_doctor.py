@@ -457,8 +457,16 @@ def test_what_agents_are_locked_in_with(walls: dict[str, Any], status: Status, w
     ("probed", "status", "fix"),
     [
         ({"available": True, "text": "KVM: API 12, ring 3 native", "reason": ""}, Status.PASS, None),
-        ({"available": False, "text": "", "reason": "/dev/kvm: Permission denied (errno 13)"}, Status.CAUTION, "usermod -aG kvm"),
-        ({"available": False, "text": "", "reason": "/dev/kvm: No such file or directory (errno 2)"}, Status.PASS, None),
+        (
+            {"available": False, "text": "", "reason": "/dev/kvm: Permission denied (errno 13)"},
+            Status.CAUTION,
+            "usermod -aG kvm",
+        ),
+        (
+            {"available": False, "text": "", "reason": "/dev/kvm: No such file or directory (errno 2)"},
+            Status.PASS,
+            None,
+        ),
     ],
 )
 def test_kvm(probed: dict[str, Any], status: Status, fix: str | None) -> None:
