@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
@@ -32,7 +33,8 @@ def command(duck: str | None, as_json: bool) -> None:
             pidfd: int | None = os.pidfd_open(pid)
         except OSError:
             pidfd = None
-        reached._link.ask(messages.Stop())
+        with contextlib.suppress(ConnectionError):  # it may be gone before it has said so
+            reached._link.ask(messages.Stop())
         gone = None
         if pidfd is not None:
             poll = select.poll()

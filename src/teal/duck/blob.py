@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from teal import _core
 from teal.errors import InvalidArgument, QuotaExceeded
 from teal.host.repository import SEALS
 
@@ -59,6 +60,8 @@ def empty(nbytes: int) -> int:
     """A memfd of so many bytes that can be sealed; its pages are had now. Raises QuotaExceeded, InvalidArgument."""
     if not 0 <= nbytes <= MOST_BYTES:
         raise InvalidArgument(f"{nbytes} bytes, expected 0 to {MOST_BYTES}", path="$.nbytes")
+    if nbytes > (available := _core.available_memory()):  # reserving more would take it from everybody first
+        raise QuotaExceeded(f"{nbytes} bytes of memory cannot be had ({available} are available); free some")
     fd = os.memfd_create("teal:blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         if nbytes:
@@ -81,7 +84,10 @@ def from_file(source: int, nbytes: int | None = None, go_on: Callable[[], bool] 
 
     ``go_on`` is asked between chunks: False, and the copy is given up (Closed is the caller's to say).
     """
-    size = os.fstat(source).st_size if nbytes is None else nbytes
+    there = os.fstat(source).st_size
+    size = there if nbytes is None else nbytes
+    if size > there:
+        raise InvalidArgument(f"the file was cut off at byte {there} of {size} while it was read")
     fd = empty(size)
     try:
         digest = hashlib.sha256()
