@@ -27,7 +27,7 @@ def measure(stage: Stage) -> None:
     """Places first, then runs: paced, so that a spare box is ready, and one after the other."""
     places.measure(stage)
     file, group = stage.programs["nothing"], "judged runs"
-    yard = _core.DuckYard(box_program(), 0, 2)
+    yard = _core.DuckYard(box_program("process"), 0, 2)
     try:
         with open(file, "rb") as opened:
             program = _core.DuckProgram(opened.fileno(), os.path.getsize(file), Path(file).name)

@@ -25,7 +25,7 @@ class Yard:
     """One program, and boxes with it. A context manager."""
 
     def __init__(self, path: str) -> None:
-        self._yard = _core.DuckYard(box_program(), 1)
+        self._yard = _core.DuckYard(box_program("process"), 1)
         with open(path, "rb") as opened:
             self._program = _core.DuckProgram(opened.fileno(), os.path.getsize(path), Path(path).name)
 
