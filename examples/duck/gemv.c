@@ -4,7 +4,7 @@
  *     teal duck cc gemv.c -o gemv.elf -O 3
  *     teal duck run gemv.elf --ib weights.bin --cores 2 < x.bin > y.bin
  *
- *     with teal.Duck("host:7311", key="duck.key") as duck, duck.open("gemv.elf", cores=2) as gemv:
+ *     with teal.Duck("host:7311", key_file="duck.key") as duck, duck.open("gemv.elf", cores=2) as gemv:
  *         gemv.map(weights)                                   # float32, (rows, columns): crosses the wire once
  *         y = np.frombuffer(gemv.call(x), np.float32)
  *

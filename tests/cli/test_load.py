@@ -116,7 +116,7 @@ def test_bad_files(teal: Teal, typed: Typed, shared: str, name: str, tmp_path: P
     [
         ("builtin:none", "builtin kernel 'none'; there are ['identity'"),
         ("words", "expected a path ending in .onnx"),
-        ("builtin:sum --kernel gpu", "expected onnx, openvino, torch, systems, function or builtin"),
+        ("builtin:sum --kernel gpu", "expected onnx, openvino, torch, systems, elf, function or builtin"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("toys:none", "toys has no 'none'"),
         ("", "this host has no model repository"),

@@ -88,7 +88,7 @@ def test_a_class_keeps_its_state_and_is_closed(load: Any, tmp_path: Path) -> Non
         ("toy_kernels:NeedsMore", teal.KernelFailed, "an instance of toy_kernels:NeedsMore: TypeError: .*missing"),
         ("toy_kernels:Broken", teal.KernelFailed, "OSError: no weights here"),
         ("toy_kernels:mismatched", teal.InvalidArgument, "does not take the inputs of its @teal.signature.*'b'"),
-        ("toy_kernels:", teal.InvalidArgument, r"\$\.source: .*expected a path ending in .onnx, .xml, .pt2 or "),
+        ("toy_kernels:", teal.InvalidArgument, r"\$\.source: .*expected a path ending in .onnx, .xml, .pt2, "),
         ("toy_kernels", teal.InvalidArgument, r"\$\.source"),
         ("toy kernels:f", teal.InvalidArgument, r"\$\.source"),
     ],

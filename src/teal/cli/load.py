@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kernel",
     metavar="KIND",
-    help="onnx, openvino, torch, systems, function or builtin [default: as the source is written]",
+    help="onnx, openvino, torch, systems, elf, function or builtin [default: as the source is written]",
 )
 @click.option(
     "--precision",
@@ -67,15 +67,16 @@ def command(
 ) -> None:
     """Load a model into a running host, or replace it under load, losing no request.
 
-    SOURCE is a path of an .onnx, .xml (OpenVINO), .pt2 (PyTorch) or .safetensors file, builtin:identity (sum, sleep,
-    spin), or package.module:callable, which the host's own Python must be able to import. Without SOURCE the host looks
-    into its --repository.
+    SOURCE is a path of an .onnx, .xml (OpenVINO), .pt2 (PyTorch), .safetensors or .elf (`teal duck cc`) file,
+    builtin:identity (sum, sleep, spin), or package.module:callable, which the host's own Python must be able to import.
+    Without SOURCE the host looks into its --repository.
 
     \b
     Examples:
       teal load minilm model.onnx
       teal load minilm model.onnx --kernel openvino --precision bf16 --threads 1
       teal load resnet resnet.pt2 --option compile=1
+      teal load gemv gemv.elf --option "inputs=x:float32[1024]" --option "outputs=y:float32[256]" --option ib=w.bin
       teal load mllb mllb.safetensors --device opencl --path apk
       teal load echo builtin:identity --pool fast --json
     """

@@ -13,8 +13,9 @@ _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch", "agent_core")
 _SIZES = ("bytes", "memory", "agent_memory")
 _SETTINGS = (
-    "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, bytes, in-flight, slots, policy (its "
-    "settings parted by semicolons), link, agent-core, placement, max-wait, local-fast-path and agent-memory"
+    "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, ducks (parted by "
+    "+), duck-key-file, bytes, in-flight, slots, policy (its settings parted by semicolons), link, agent-core, "
+    "placement, max-wait, local-fast-path and agent-memory"
 )
 
 
@@ -75,6 +76,8 @@ def _value(name: str, text: str) -> Any:
         return cores(text, "--pool")
     if name in _SIZES:
         return options.size(text, "--pool")
+    if name == "ducks":
+        return [one for one in text.split("+") if one]
     if name in ("policy", "link"):
         return text.replace(";", ",")
     if name == "local_fast_path":

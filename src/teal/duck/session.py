@@ -22,7 +22,7 @@ from teal.duck import blob as blobs
 from teal.duck import messages
 from teal.duck.future import DuckFuture
 from teal.duck.shared import Place
-from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, TealError
+from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, PeerDied, TealError
 from teal.host.duration import nanoseconds
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ class Session:
                 raise Closed("the session's program died, and restart=False; open another one")
             self._again()
         elif self._line.busy:
+            if self._line.over:  # nobody is left who could write how it ended
+                raise self._seen(PeerDied("duck", "its process is gone"))
             raise Busy("a call of this session is still running; wait for it, or open another session")
 
     def _again(self) -> None:

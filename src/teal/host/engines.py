@@ -14,7 +14,7 @@ from teal.host import wire
 
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}  # kind: the package that runs it
 ENGINES = tuple(PACKAGES)
-KINDS = "onnx, openvino, torch, systems, function or builtin"
+KINDS = "onnx, openvino, torch, systems, elf, function or builtin"
 PRECISIONS = ("fp32", "bf16")
 _EXTERNAL_DATA = "session.model_external_initializers_file_folder_path"
 
@@ -44,6 +44,10 @@ def check(load: wire.Load, kind: str) -> None:
             f"{load.sealed} sealed regions for a kernel of kind {kind}, expected kernel='torch', which alone takes its "
             "weights so",
             path="$.sealed",
+        )
+    if kind == "elf" and load.threads is not None:
+        raise InvalidArgument(
+            f"{load.threads}: a program has no threads of an engine; give the option cores", path="$.threads"
         )
     if _EXTERNAL_DATA in load.options:
         raise InvalidArgument(f"{_EXTERNAL_DATA}: is the model's own folder", path="$.options")

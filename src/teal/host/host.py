@@ -252,12 +252,12 @@ class Host:
     ) -> Model:
         """Makes a model resident and returns it once every worker of the pool can run it.
 
-        source: path of an .onnx, .xml (OpenVINO's, with its .bin beside it), .pt2 (torch.export) or .safetensors file
-        (docs/systems.md), "builtin:identity" (sum, sleep, spin), "package.module:callable", or None for the host's
-        repository.
+        source: path of an .onnx, .xml (OpenVINO's, with its .bin beside it), .pt2 (torch.export), .safetensors
+        (docs/systems.md) or .elf file (docs/ducks.md), "builtin:identity" (sum, sleep, spin),
+        "package.module:callable", or None for the host's repository.
         version: pins this number beside the others; without it the new version replaces the current one under load,
         losing no request.
-        kernel: onnx, openvino, torch, systems, function or builtin, when the source does not say (docs/models.md).
+        kernel: onnx, openvino, torch, systems, elf, function or builtin, when the source does not say (docs/models.md).
         idempotent: run again if a worker dies under it (default: if pure).
         threads: of the engine. idle: longest spin of workers and this model's callers, if above the host's.
         pool: whose workers run it; default: the pool that the name is in, else "default". A name is unique on the host,

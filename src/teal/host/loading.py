@@ -250,6 +250,8 @@ class Loading:
             file.weights_bytes,
             user.owner,
             len(file.regions),
+            ducks=list(pool.settings.ducks),
+            duck_key=pool.settings.duck_key,
         )
         try:
             begin = await self._beginning(pool, order, file.digest)

@@ -20,7 +20,7 @@ from teal import _core
 from teal.errors import InvalidArgument, NotFound, QuotaExceeded
 
 # Kernels that are read from a file of this suffix, unless the load says another.
-FILE_KINDS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch", ".safetensors": "systems"}
+FILE_KINDS = {".onnx": "onnx", ".xml": "openvino", ".pt2": "torch", ".safetensors": "systems", ".elf": "elf"}
 _CHUNK = 4 << 20
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -48,7 +48,7 @@ def kernel_kind(source: str) -> str:
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", source):
         return "function"
     raise InvalidArgument(
-        f"source {source[:200]!r}: expected a path ending in .onnx, .xml, .pt2 or .safetensors, builtin:NAME or "
+        f"source {source[:200]!r}: expected a path ending in .onnx, .xml, .pt2, .safetensors or .elf, builtin:NAME or "
         "package.module:function",
         path="$.source",
     )

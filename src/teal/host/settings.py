@@ -29,8 +29,9 @@ _MOST_SPARES = 8
 _LONGEST_QUANTUM = 10_000_000_000
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
 _OF_AN_AGENT = ("policy", *agent_options.OPTIONS)
+_OF_DUCKS = ("ducks", "duck_key_file")
 _OF_WORKERS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay", "quantum")
-SETTINGS = (*_OF_WORKERS, *_OF_A_CLIENT, *_OF_AN_AGENT)
+SETTINGS = (*_OF_WORKERS, *_OF_DUCKS, *_OF_A_CLIENT, *_OF_AN_AGENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class PoolSettings:
     (None: as many as there are); keep: replaced versions of a name that can come back; spares: workers that are
     ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
     wait of the first of them; quantum_ns: time that a request has while others wait, if its kernel can be preempted
-    (0: until it ends); policy: of its agent ("": it has none), which runs as ``agent`` says."""
+    (0: until it ends); policy: of its agent ("": it has none), which runs as ``agent`` says; ducks: where its native
+    programs run instead, worker i on duck i; duck_key: path of their key."""
 
     workers: int
     idle_ns: int
@@ -55,6 +57,8 @@ class PoolSettings:
     quantum_ns: int = 0
     policy: str = ""
     agent: AgentOptions = field(default_factory=AgentOptions)
+    ducks: tuple[str, ...] = ()
+    duck_key: str = ""
 
 
 def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> PoolSettings:
@@ -83,6 +87,13 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
         changed["delay_ns"] = nanoseconds(given["delay"], f"{path}.delay")
     if "quantum" in given:
         changed["quantum_ns"] = _quantum(given["quantum"], f"{path}.quantum")
+    if given.get("ducks") is not None:
+        changed["ducks"] = _ducks(given["ducks"], f"{path}.ducks")
+        if "workers" not in given:
+            changed["workers"] = len(changed["ducks"])
+    if given.get("duck_key_file") is not None:
+        found = argument.path_of(given["duck_key_file"], f"{path}.duck_key_file", "the path of a key file")
+        changed["duck_key"] = os.path.abspath(found or "")
     if given.get("policy") is not None:
         text = argument.one_of(given["policy"], str, f"{path}.policy", "a policy such as shinjuku:quantum=50us")
         changed["policy"] = str(policy_spec.parse(text, f"{path}.policy")) if text else ""
@@ -91,6 +102,12 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
     if limits := {name: given[name] for name in _OF_A_CLIENT if given.get(name) is not None}:
         changed["limits"] = dataclasses.replace(base.limits, **limits)
     return dataclasses.replace(base, **changed)
+
+
+def _ducks(given: Any, path: str) -> tuple[str, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or not 1 <= len(given) <= _core.MAX_WORKERS:
+        raise argument.wrong(given, path, f"a list of 1 to {_core.MAX_WORKERS} ducks such as ['10.0.0.2:7311']")
+    return tuple(argument.one_of(one, str, path, "the address of a duck") for one in given)
 
 
 def _quantum(given: Any, path: str) -> int:

@@ -289,6 +289,8 @@ class LoadKernel(Message, tag="load_kernel"):
     wants_snapshot: bool = False  # an engine is to hand over the optimised form that it makes
     snapshot_key: str = ""  # what the one that comes with this was made with
     snapshot_parts: list[str] = []  # names of its parts, whose descriptors come behind the file's
+    ducks: list[str] = []  # of the pool: where its programs run
+    duck_key: str = ""  # path of their key
 
 
 class Adopt(Message, tag="adopt"):

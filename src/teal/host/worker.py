@@ -46,6 +46,7 @@ class Control:
         self._socket = control
         self._pool_fd = pool_fd
         self.worker: _core.Worker | None = None  # None: a spare, without a place in the pool
+        self._index = 0
         self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
@@ -63,6 +64,7 @@ class Control:
 
     def take_up(self, index: int) -> None:
         """Takes that place in the pool, with the kernels that there are."""
+        self._index = index
         worker = _core.Worker(self._pool_fd, index)
         worker.on_dropped(self._dropped)
         worker.on_fetch(self._fetch)
@@ -218,6 +220,9 @@ class Control:
             if order.snapshot_parts
             else None,
             fds[order.has_file : own],
+            self._index,
+            tuple(order.ducks),
+            order.duck_key,
         )
         kernel = load_kernel(order.kernel, source)
         self._hand_over(order, getattr(kernel, "snapshot", None))

@@ -80,6 +80,9 @@ class Source:
     wants_snapshot: bool = False  # whoever loads it keeps an optimised form, if one is made
     snapshot: Snapshot | None = None  # made by an earlier load of the same file, perhaps with something else
     sealed: tuple[int, ...] = ()  # descriptors of sealed memory with weights (docs/compile.md)
+    worker: int = 0  # which worker of its pool loads it
+    ducks: tuple[str, ...] = ()  # of the pool: worker i calls duck i
+    duck_key: str = ""  # path of their key
 
     @property
     def cores(self) -> int:
@@ -140,6 +143,10 @@ def load_kernel(kind: str, source: Source) -> Kernel:
         from teal.kernel.torch import torch_kernel
 
         return torch_kernel(source)
+    if kind == "elf":
+        from teal.kernel.elf import ElfKernel
+
+        return ElfKernel(source)
     if kind == "function":
         from teal.kernel.function import FunctionKernel
 
