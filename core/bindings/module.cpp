@@ -50,6 +50,7 @@ NB_MODULE(_core, m) {
     teal::bind_systems(m);
     teal::bind_policy(m);
     teal::bind_sim(m);
+    teal::bind_duck_bench(m);
     teal::bind_elf(m);
     teal::bind_duck_line(m);
     teal::bind_duck_memory(m);

@@ -79,7 +79,7 @@ Outcome Caller::submit_in_place(std::uint64_t bytes, AskOp op) noexcept {
     AskLine& ask = page_->ask;
     ask.op = op;
     const int cpu = ::sched_getcpu();
-    ask.cpu = static_cast<std::uint16_t>(cpu < 0 ? 0 : cpu + 1);
+    __atomic_store_n(&ask.cpu, static_cast<std::uint16_t>(cpu < 0 ? 0 : cpu + 1), __ATOMIC_RELAXED);
     ask.bytes = bytes;
     in_flight_ = true;
     asked_ns_ = 0;
@@ -129,10 +129,7 @@ Answer Caller::look(std::uint64_t now) noexcept {
     return answer;
 }
 
-bool Caller::in_the_way() const noexcept {
-    const std::uint16_t theirs = page_->answer.cpu.load(std::memory_order_relaxed);
-    return theirs != 0 && theirs == page_->ask.cpu && ::sched_getcpu() + 1 == theirs;
-}
+bool Caller::in_the_way() const noexcept { return in_the_way_of(*page_); }
 
 Answer Caller::use(std::uint64_t id, std::uint64_t deadline_ns) noexcept {
     Answer answer;

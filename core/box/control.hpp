@@ -69,8 +69,8 @@ struct alignas(64) AnswerLine {
     std::uint64_t began;                // ticks: the box saw the ask
     std::uint64_t done;                 // ticks: the program returned
     std::atomic<std::uint32_t> sleeps;  // written by the *caller*: it sleeps on the low half of `seq`
-    std::atomic<std::uint16_t> cpu;     // where core 0 of the box polls, plus one; 0: it does not say
-    std::uint8_t reserved[26];
+    std::atomic<std::uint32_t> cpu;     // 1 + the CPU that core 0 is polling on, as the box says; 0: it does not say. Who waits on the same one gives way
+    std::uint8_t reserved[24];
 };
 static_assert(sizeof(AnswerLine) == 64);
 

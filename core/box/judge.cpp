@@ -241,9 +241,6 @@ private:
         r.minor_faults = less(static_cast<std::uint64_t>(used_.ru_minflt), said.minor_faults);
         r.major_faults = less(static_cast<std::uint64_t>(used_.ru_majflt), said.major_faults);
         if (pages_.known) {
-            std::uint64_t input = 0;
-            for (const RunOrder::Buffer& buffer : order_.buffers)
-                if (!buffer.writable) input = std::max(input, buffer.bytes / page);
             r.memory = "page table";
             r.memory_kb = pages_.written * 4;
             r.memory_kb_accessed = pages_.accessed * 4;

@@ -30,6 +30,7 @@ struct RunOrder {
         int fd = -1;
         std::uint64_t address = 0, bytes = 0, offset = 0;
         bool writable = false;
+        bool counted = true;        // in memory_kb_accessed
     };
     std::vector<Buffer> buffers;
     std::uint64_t report_address = 0;   // duckinfo: the page that is copied into RunRecord::report when the run is over; 0: none

@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::uint64_t fuse_tick_ns = 4'000'000;    // less than the slack of a fuse
 constexpr std::uint64_t fuse_rest_ns = 200'000'000;  // for so long after a run it goes on looking: the next one need not wake it
+constexpr std::uint64_t restart_ns = 200'000'000;    // a zygote that dies sooner than that is not replaced sooner
 constexpr std::uint64_t least_tick_ns = 1'000'000;
 constexpr std::uint64_t witness_ns = 500'000'000;   // how long an ended box may go unreported
 
@@ -293,6 +294,20 @@ std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     return looks_until == 0 ? 0 : fuse_tick_ns;
 }
 
+// One look at what the zygote has said. False: it is gone.
+bool Yard::State::listen(int socket) {
+    for (int most = 64; most > 0; --most) {
+        ZygoteMessage message{};
+        Descriptor fds[2];
+        std::size_t count = 0;
+        const long got = receive_record(socket, &message, sizeof message, fds, count);
+        if (got == -EAGAIN) return true;
+        if (got != sizeof message) return false;
+        hear(message, std::move(fds[0]), std::move(fds[1]));
+    }
+    return true;
+}
+
 void Yard::State::run() noexcept {
     bool up = start_zygote();
     {
@@ -300,7 +315,7 @@ void Yard::State::run() noexcept {
         started = true;
     }
     changed.notify_all();
-    std::uint64_t next_tick = now_ns();
+    std::uint64_t next_tick = now_ns(), last_start = next_tick;
     for (;;) {
         pollfd both[2] = {{wake.get(), POLLIN, 0}, {-1, POLLIN, 0}};
         std::uint64_t period = 0;
@@ -314,26 +329,23 @@ void Yard::State::run() noexcept {
         std::uint64_t pause = period == 0 ? 0 : now >= next_tick ? 0 : next_tick - now;
         const std::uint64_t fuse = burn(now);
         if (fuse != 0) pause = period == 0 ? fuse : std::min(fuse, pause);
+        if (!up) pause = restart_ns;
         const timespec nap{static_cast<time_t>(pause / 1'000'000'000), static_cast<long>(pause % 1'000'000'000)};
-        ::ppoll(both, 2, period == 0 && fuse == 0 ? nullptr : &nap, nullptr);
+        ::ppoll(both, 2, period == 0 && fuse == 0 && up ? nullptr : &nap, nullptr);
         if ((both[0].revents & POLLIN) != 0) {
             std::uint64_t count = 0;
             [[maybe_unused]] const ssize_t drained = ::read(wake.get(), &count, sizeof count);
         }
-        for (int most = 64; up && both[1].revents != 0 && most > 0; --most) {
-            ZygoteMessage message{};
-            Descriptor fds[2];
-            std::size_t count = 0;
-            const long got = receive_record(both[1].fd, &message, sizeof message, fds, count);
-            if (got == -EAGAIN) break;
-            if (got == sizeof message) {
-                hear(message, std::move(fds[0]), std::move(fds[1]));
-                continue;
-            }
-            zygote_gone();
-            up = start_zygote();
-        }
         now = now_ns();
+        if (up && both[1].revents != 0 && !listen(both[1].fd)) {
+            zygote_gone();
+            up = false;
+        }
+        // At once, unless it has died young: then it would die again.
+        if (!up && now - last_start >= restart_ns) {
+            up = start_zygote();
+            last_start = now;
+        }
         if (period != 0 && now >= next_tick) {
             tick(now);
             next_tick = now + period;

@@ -124,7 +124,7 @@ int Session::State::order(OrderOp op, std::uint64_t id, std::uint64_t bytes, int
     const auto obeyed = [&] { return done.seq.load(std::memory_order_acquire) == orders; };   // SYNC: pairs with the release in take_order()
     if (page->ask.sleeps.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&page->ask.seq), 1);
     const std::uint64_t limit = now_ns() + limit_ns;
-    if (!spin_for(order_spin_ns, obeyed, [] { return false; })) {
+    if (!spin_for(order_spin_ns, obeyed, [&] { return in_the_way_of(*page); })) {
         while (!obeyed()) {
             const std::uint64_t now = now_ns();
             if (read_fate(*fate).fate != Fate::running) return EPIPE;

@@ -23,10 +23,12 @@ constexpr std::uint64_t page_is_file = 1 << 2, page_is_present = 1 << 3, page_is
 constexpr std::uint64_t page = 4096;
 constexpr std::uint64_t highest = 0x7fff'ffff'f000;
 
-std::uint64_t in_writable(std::uint64_t start, std::uint64_t end, std::span<const RunOrder::Buffer> buffers) noexcept {
+// Pages of [start, end) that lie in buffers of which `wanted` is true.
+template <class Wanted>
+std::uint64_t pages_in(std::uint64_t start, std::uint64_t end, std::span<const RunOrder::Buffer> buffers, Wanted wanted) noexcept {
     std::uint64_t inside = 0;
     for (const RunOrder::Buffer& buffer : buffers) {
-        if (!buffer.writable) continue;
+        if (!wanted(buffer)) continue;
         const std::uint64_t a = buffer.address > start ? buffer.address : start;
         const std::uint64_t b = buffer.address + buffer.bytes < end ? buffer.address + buffer.bytes : end;
         if (a < b) inside += b - a;
@@ -87,11 +89,11 @@ static bool scan_range(int pagemap, std::uint64_t start, std::uint64_t end, std:
         for (int i = 0; i < regions; ++i) {
             const PageRegion& region = found[i];
             const std::uint64_t pages = (region.end - region.start) / page;
-            count.accessed += pages;
+            count.accessed += pages - pages_in(region.start, region.end, shared, [](const RunOrder::Buffer& buffer) { return !buffer.counted; });
             if ((region.categories & (page_is_file | page_is_zero)) == 0) {
                 count.written += pages;
             } else if ((region.categories & page_is_file) != 0) {
-                count.written += in_writable(region.start, region.end, shared);
+                count.written += pages_in(region.start, region.end, shared, [](const RunOrder::Buffer& buffer) { return buffer.writable; });
             }
         }
         if (scan.walk_end <= start) break;

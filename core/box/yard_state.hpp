@@ -103,6 +103,7 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     void run() noexcept;                                    // the thread
     bool start_zygote();                                    // thread only
     void zygote_gone();                                     // thread only
+    bool listen(int socket);                                // thread only
     void hear(const ZygoteMessage& message, Descriptor pidfd, Descriptor socket);
     void tick(std::uint64_t now) noexcept;
     std::uint64_t burn(std::uint64_t now) noexcept;         // fuses; ns until it has to be looked again, 0: no need

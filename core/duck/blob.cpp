@@ -16,7 +16,7 @@ constexpr std::uint64_t told_each = 1 << 20;  // bytes: waking the hasher costs 
 
 }  // namespace
 
-Blob::Blob(const BlobDigest& digest, std::uint64_t bytes) : digest_(digest), bytes_(bytes), hash_(std::make_unique<Sha256>()) {
+Blob::Blob(const BlobDigest& digest, std::uint64_t bytes) : digest_(digest), bytes_(bytes) {
     if (bytes > available_memory()) throw Error(Code::quota_exceeded, "duck: a blob of " + std::to_string(bytes) + " bytes, more than this machine has free");
     fd_ = ::memfd_create("teal-blob", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd_ < 0) throw Error(Code::quota_exceeded, "duck: " + system_message("memfd_create", errno));
@@ -48,13 +48,14 @@ bool Blob::write(std::uint64_t offset, std::span<const std::byte> bytes) noexcep
 
 void Blob::hash_to(std::uint64_t prefix) {
     if (prefix <= hashed_) return;
-    hash_->add({base_ + hashed_, prefix - hashed_});
+    hash_.add({base_ + hashed_, prefix - hashed_});
     hashed_ = prefix;
 }
 
 bool Blob::finish() {
     hash_to(bytes_);
-    if (hash_->finish() != digest_) return false;
+    const Sha256::Digest found = hash_.finish();
+    if (std::memcmp(found.data(), digest_.data(), found.size()) != 0) return false;
     ::munmap(const_cast<std::byte*>(std::exchange(base_, nullptr)), bytes_);  // any shared mapping of it stands in the way of the seal
     return ::fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0;
 }

@@ -20,7 +20,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "duck/crypto.hpp"
+#include "base/sha256.hpp"
 #include "duck/net.hpp"
 #include "duck/ranges.hpp"
 
@@ -36,7 +36,7 @@ struct DigestHash {
 
 class Blob {
 public:
-    Blob(const BlobDigest& digest, std::uint64_t bytes);   // throws quota_exceeded, not_found (no libcrypto)
+    Blob(const BlobDigest& digest, std::uint64_t bytes);   // throws quota_exceeded
     ~Blob();
     Blob(const Blob&) = delete;
     Blob& operator=(const Blob&) = delete;
@@ -58,7 +58,7 @@ private:
     std::uint64_t bytes_ = 0, hashed_ = 0;
     const std::byte* base_ = nullptr;  // read-only, for the hash
     int fd_ = -1;
-    std::unique_ptr<Sha256> hash_;
+    Sha256 hash_;
     std::uint64_t told_ = 0;     // the loop's: up to here the hasher knows of it
 };
 

@@ -211,7 +211,7 @@ const Ranges* Connection::blob_there(std::uint64_t transfer) const noexcept {
 void Connection::ack_in(std::span<const std::byte> frame, std::uint64_t now, Above& above) {
     AckFrame ack;
     (void)load(frame, ack);
-    if (ack.largest >= next_number_ || sent_first_ == sent_.size()) return;  // of packets that were never sent: nothing to believe
+    if (ack.largest >= next_number_) return;  // of packets that were never sent: nothing to believe
     Range ranges[most_ack_pairs + 1];  // from high to low
     std::size_t count = 0;
     ranges[count++] = {ack.largest - ack.first, ack.largest + 1};
@@ -221,6 +221,7 @@ void Connection::ack_in(std::span<const std::byte> frame, std::uint64_t now, Abo
         const std::uint64_t end = ranges[count - 1].begin - pair.missing;
         ranges[count++] = {end - pair.present, end};
     }
+    if (probes_sent_ != 0 && mtu_ < most_mtu_) probes_acked(ranges, count);
     bool any = false;
     for (std::size_t i = sent_first_; i < sent_.size() && sent_[i].number <= ack.largest; ++i) {
         Sent& sent = sent_[i];
@@ -243,12 +244,14 @@ void Connection::ack_in(std::span<const std::byte> frame, std::uint64_t now, Abo
     else loss_at_ = 0;
 }
 
+void Connection::probes_acked(const Range* ranges, std::size_t count) noexcept {
+    for (const Probe& probe : probes_)
+        for (std::size_t i = 0; i < count && probe.number != 0; ++i)
+            if (probe.number >= ranges[i].begin && probe.number < ranges[i].end && probe.bytes > mtu_ && probe.bytes <= most_mtu_) mtu_ = probe.bytes;
+}
+
 void Connection::acked(const Sent& sent, Above& above) {
     if (sent.ping) ++acked_pings_;
-    if (sent.probe) {
-        if (sent.bytes > mtu_ && sent.bytes <= most_mtu_) mtu_ = sent.bytes;
-        return;
-    }
     if (in_flight_ * 2 >= window_) {  // only what fills the window tells that it may grow
         if (window_ < slow_start_until_) window_ += sent.bytes;
         else window_ += std::max<std::uint64_t>(1, mtu_ * sent.bytes / window_);

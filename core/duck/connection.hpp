@@ -145,7 +145,6 @@ private:
         std::uint32_t bytes;
         std::uint16_t chunks;
         bool gone;                   // acknowledged or lost
-        bool probe;                  // of the path's packet size: its loss means nothing
         bool ping;
         SentChunk chunk[2];
     };
@@ -156,6 +155,7 @@ private:
     void ack_in(std::span<const std::byte> frame, std::uint64_t now, Above& above);
     void chunk_in(std::span<const std::byte> frame, Above& above);
     void arrived(Incoming& item, std::span<const std::byte> bytes, std::uint64_t offset, Above& above);
+    void probes_acked(const Range* ranges, std::size_t count) noexcept;
     void acked(const Sent& sent, Above& above);
     void lost(Sent& sent, bool congested, std::uint64_t now);
     void find_lost(std::uint64_t now);
@@ -165,8 +165,9 @@ private:
     void write_ack(Writer& to, std::uint64_t now);
     void write_soon(Writer& to);
     bool write_chunks(Writer& to, Sent& sent);
-    std::size_t write_probe(Writer& to, Sent& sent);
-    std::size_t finish(Writer& to, bool eliciting, Sent& sent, std::uint64_t now);
+    bool write_probe(Writer& to);
+    void probe_for(std::uint64_t item_bytes) noexcept;
+    std::size_t finish(Writer& to, Sent* sent, std::uint64_t now);
     std::size_t send_close(std::span<std::byte> out);
     void unsendable(Outgoing& item) noexcept;
     Outgoing& take_slot();
@@ -206,6 +207,12 @@ private:
     bool probing_ = false;
     unsigned probe_round_ = 0, probe_next_ = 0;
     std::uint64_t probe_at_ = 0;
+    struct Probe {
+        std::uint64_t number;
+        std::size_t bytes;
+    };
+    std::array<Probe, 9> probes_{};      // the last ones; not in sent_: their loss means nothing, and they may be late
+    unsigned probes_sent_ = 0;
 
     bool closed_ = false, by_peer_ = false;
     unsigned close_left_ = 0;

@@ -78,17 +78,17 @@ std::size_t Connection::send(std::span<std::byte> out, std::uint64_t now, Above&
         eliciting = sent.ping = true;
     }
     if (unsent_ != 0 && may && sent_.size() - sent_first_ < most_sent) eliciting = write_chunks(to, sent) || eliciting;
-    if (to.empty()) {
-        if (!probing_) return 0;
-        Writer probe(out, most_packet, seal_ ? tag_bytes : 0);
-        if (write_probe(probe, sent) == 0) return 0;
-        probe_at_ = now + 3 * pto_ns();
-        return finish(probe, true, sent, now);
-    }
-    return finish(to, eliciting, sent, now);
+    if (!to.empty()) return finish(to, eliciting ? &sent : nullptr, now);
+    if (!probing_) return 0;
+    Writer probe(out, most_packet, seal_ ? tag_bytes : 0);
+    if (!write_probe(probe)) return 0;
+    probe_at_ = now + 3 * pto_ns();
+    const std::size_t bytes = finish(probe, nullptr, now);
+    probes_[probes_sent_++ % probes_.size()] = {next_number_ - 1, bytes};
+    return bytes;
 }
 
-std::size_t Connection::finish(Writer& to, bool eliciting, Sent& sent, std::uint64_t now) {
+std::size_t Connection::finish(Writer& to, Sent* sent, std::uint64_t now) {
     const std::size_t text = to.at() - sizeof(DataHead), bytes = to.at() + (seal_ ? tag_bytes : 0);
     const DataHead head{{static_cast<std::uint8_t>(PacketKind::data), static_cast<std::uint8_t>(highest_version), 0, static_cast<std::uint32_t>(bytes)}, options_.peer_id,
                         next_number_++};
@@ -96,15 +96,12 @@ std::size_t Connection::finish(Writer& to, bool eliciting, Sent& sent, std::uint
     if (seal_) seal_->seal(head.number, {to.data(), sizeof head}, to.data() + sizeof head, text);
     ++figures_.packets_out;
     figures_.bytes_out += bytes;
-    if (eliciting) {
-        sent.number = head.number;
-        sent.at = now;
-        sent.bytes = static_cast<std::uint32_t>(bytes);
-        sent_.push_back(sent);
-        if (!sent.probe) {
-            in_flight_ += bytes;
-            last_eliciting_ = now;
-        }
+    if (sent != nullptr) {  // to be acknowledged
+        sent->number = head.number;
+        sent->at = last_eliciting_ = now;
+        sent->bytes = static_cast<std::uint32_t>(bytes);
+        sent_.push_back(*sent);
+        in_flight_ += bytes;
         if (credit_ != 0) --credit_;
     }
     return bytes;
@@ -118,8 +115,7 @@ std::size_t Connection::send_close(std::span<std::byte> out) {
     to.put(FrameHead{static_cast<std::uint8_t>(FrameType::close), 0, 0, static_cast<std::uint32_t>(sizeof(FrameHead) + sizeof close_reason_ + text)});
     to.put(close_reason_);
     to.put(why_.data(), text);
-    Sent none{};
-    return finish(to, false, none, 0);
+    return finish(to, nullptr, 0);
 }
 
 void Connection::close(std::uint32_t reason, std::string text) {
@@ -194,7 +190,7 @@ bool Connection::write_chunks(Writer& to, Sent& sent) {
 }
 
 // Packets of each longer size, padded; which of them arrive tells how long packets may be.
-std::size_t Connection::write_probe(Writer& to, Sent& sent) {
+bool Connection::write_probe(Writer& to) {
     while (probe_next_ < std::size(probe_sizes)) {
         const std::size_t size = probe_sizes[probe_next_++];
         if (size <= mtu_ || size > most_mtu_ || (size > least_packet * 8 && 2 * size > options_.peer_window)) continue;
@@ -202,12 +198,19 @@ std::size_t Connection::write_probe(Writer& to, Sent& sent) {
         to.put(FrameHead{static_cast<std::uint8_t>(FrameType::ping), 0, 0, sizeof(FrameHead)});
         to.put(FrameHead{static_cast<std::uint8_t>(FrameType::padding), 0, 0, static_cast<std::uint32_t>(text)});
         to.zeros(text - sizeof(FrameHead));
-        sent.probe = true;
-        return size;
+        return true;
     }
     probing_ = false;
     if (++probe_round_ >= probe_rounds || mtu_ >= std::min(most_mtu_, most_packet)) probe_at_ = 0;
-    return 0;
+    return false;
+}
+
+// Before something long: how long may packets be? Once more for what is very long, when it seemed that they may not.
+void Connection::probe_for(std::uint64_t item_bytes) noexcept {
+    if (item_bytes <= 4 * least_packet || mtu_ >= most_mtu_ || options_.reliable || probing_ || probe_at_ != 0) return;
+    if (probe_round_ >= probe_rounds && item_bytes >= 256 << 10) probe_round_ = probe_rounds - 1;
+    probing_ = probe_round_ < probe_rounds;
+    probe_next_ = 0;
 }
 
 void Connection::too_long(std::size_t bytes) noexcept {
@@ -235,7 +238,7 @@ std::uint64_t Connection::queue(ItemKind kind, std::span<const std::byte> head, 
     if (!head.empty()) std::memcpy(item.own.data(), head.data(), head.size());
     if (!body.empty()) std::memcpy(item.own.data() + head.size(), body.data(), body.size());
     item.bytes = item.own;
-    if (item.bytes.size() > 4 * least_packet && probe_round_ == 0 && probe_next_ == 0) probing_ = true;
+    probe_for(item.bytes.size());
     return item.id;
 }
 
@@ -246,7 +249,7 @@ void Connection::queue_blob(std::uint64_t transfer, std::span<const std::byte> b
     item.bytes = bytes;
     item.next = item.acked_bytes = from;
     item.acked.add(0, from);
-    if (bytes.size() > 4 * least_packet && probe_round_ == 0 && probe_next_ == 0) probing_ = true;
+    probe_for(bytes.size());
 }
 
 void Connection::drop_blob(std::uint64_t transfer) noexcept {
@@ -318,7 +321,10 @@ void Connection::timeouts(std::uint64_t now) {
     if (backoff_ < 3) return;
     window_ = least_window(mtu_);
     slow_start_until_ = std::max(slow_start_until_ == ~0ULL ? 0 : slow_start_until_ / 2, window_ * 2);
-    if (backoff_ == 3 && mtu_ > least_packet) mtu_ = least_packet;  // the path may have become narrower
+    if (backoff_ < 6 || mtu_ == least_packet) return;
+    mtu_ = least_packet;  // the path may have become narrower; what it carries is found out again
+    probe_round_ = probe_next_ = 0;
+    probe_at_ = now + pto_ns();
 }
 
 void Connection::find_lost(std::uint64_t now) {
@@ -335,7 +341,6 @@ void Connection::find_lost(std::uint64_t now) {
 
 void Connection::lost(Sent& sent, bool congested, std::uint64_t) {
     sent.gone = true;
-    if (sent.probe) return;
     ++figures_.packets_lost;
     in_flight_ -= sent.bytes;
     for (unsigned i = 0; i < sent.chunks; ++i) {

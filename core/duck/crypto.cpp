@@ -210,20 +210,14 @@ bool KeyShare::agree(const Bytes32& other, Bytes32& secret) const {
     return lib.agree_peer(context.get(), peer.get()) == 1 && lib.agree_derive(context.get(), raw(secret.data()), &n) == 1 && n == secret.size();
 }
 
-Sha256::Sha256() {
-    const Libcrypto& lib = libcrypto("a blob's SHA-256");
-    context_ = lib.digest_new();
-    must(context_ != nullptr && lib.digest_init(context_, lib.sha256(), nullptr) == 1, "EVP_DigestInit_ex");
-}
-
-Sha256::~Sha256() { found().digest_free(context_); }
-
-void Sha256::add(std::span<const std::byte> bytes) { must(found().digest_update(context_, bytes.data(), bytes.size()) == 1, "EVP_DigestUpdate"); }
-
-Bytes32 Sha256::finish() {
+Bytes32 sha256_of(std::span<const std::span<const std::byte>> parts) {
+    const Libcrypto& lib = libcrypto();
+    const std::unique_ptr<void, void (*)(void*)> context(lib.digest_new(), lib.digest_free);
+    must(context != nullptr && lib.digest_init(context.get(), lib.sha256(), nullptr) == 1, "EVP_DigestInit_ex");
+    for (const auto& part : parts) must(lib.digest_update(context.get(), part.data(), part.size()) == 1, "EVP_DigestUpdate");
     Bytes32 out{};
     unsigned n = 0;
-    must(found().digest_final(context_, raw(out.data()), &n) == 1 && n == out.size(), "EVP_DigestFinal_ex");
+    must(lib.digest_final(context.get(), raw(out.data()), &n) == 1 && n == out.size(), "EVP_DigestFinal_ex");
     return out;
 }
 

@@ -1,4 +1,4 @@
-// The few things that Teal takes from OpenSSL: AEAD, HKDF, HMAC, SHA-256, X25519, random bytes.
+// The few things that Teal takes from OpenSSL: AEAD, HKDF, HMAC, SHA-256 (of handshakes; blobs have base/sha256.hpp), X25519.
 //
 // Theory of operation. libcrypto.so.3 is loaded when it is first needed (dlopen), so that a Teal without keys needs no OpenSSL at all; the
 // prototypes we use are declared in crypto.cpp. Nothing here is cryptography of our own: each function is one or a few calls of
@@ -39,18 +39,7 @@ private:
     Bytes32 share_{};
 };
 
-class Sha256 {
-public:
-    Sha256();
-    ~Sha256();
-    Sha256(const Sha256&) = delete;
-    Sha256& operator=(const Sha256&) = delete;
-    void add(std::span<const std::byte> bytes);
-    Bytes32 finish();  // once
-
-private:
-    void* context_ = nullptr;
-};
+Bytes32 sha256_of(std::span<const std::span<const std::byte>> parts);
 
 enum class Cipher : std::uint32_t { none = 0, aes_256_gcm = 1, chacha20_poly1305 = 2 };
 [[nodiscard]] bool has_fast_aes() noexcept;  // of this CPU

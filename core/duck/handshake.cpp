@@ -35,10 +35,8 @@ PacketStart start_of(PacketKind kind, std::size_t bytes) noexcept {
 Keys make_keys(std::span<const std::byte> key, const Bytes32& agreed, const Hello& hello, const Welcome& welcome, bool client) {
     std::vector<std::byte> secret(key.begin(), key.end());
     secret.insert(secret.end(), agreed.begin(), agreed.end());
-    Sha256 transcript;
-    transcript.add(bytes_of(hello));
-    transcript.add(bytes_of(welcome));
-    const Bytes32 digest = transcript.finish();
+    const std::span<const std::byte> transcript[] = {bytes_of(hello), bytes_of(welcome)};
+    const Bytes32 digest = sha256_of(transcript);
     std::vector<std::byte> info(text("teal duck 1 keys").begin(), text("teal duck 1 keys").end());
     info.insert(info.end(), digest.begin(), digest.end());
     std::byte made[44 + 44 + 32];

@@ -42,7 +42,7 @@ Net::Impl::Impl(NetOptions given) : options(std::move(given)), blobs_(options.mo
     if (listener >= 0) watch(listener);
     door.emplace(options.key, udp.fd() >= 0 ? udp.window() : Stream::window);
     in_.resize(datagram_buffer);
-    out_.resize(datagram_buffer + most_packet);
+    out_.resize(pour_space);
 }
 
 Net::Impl::~Impl() {

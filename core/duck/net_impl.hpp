@@ -37,7 +37,6 @@ struct Net::Impl final : PeerHost {
     [[nodiscard]] bool in_the_way() const noexcept;
     void serve(Peer& peer);
     void serve_stream(Peer& peer);
-    bool send_held(Peer& peer);
     void serve_dirty();
     void run_timers();
     [[nodiscard]] NetFigures count() const;
@@ -85,7 +84,10 @@ struct Net::Impl final : PeerHost {
     ConnectionFigures buried_{};                  // of connections that are gone
     std::vector<std::byte> in_, out_;
     std::uint64_t now_ = 0, last_activity_ = 0, next_timer_ = 0;
+    std::uint64_t next_streams_ = 0, next_accept_ = 0, last_stream_ = 0;
+    std::vector<int> stream_fds_;                 // of one turn; capacity is kept
     bool active_ = false;
+    unsigned quiet_turns_ = 0;
     Hasher hasher_;                               // last: its thread is gone before what it orders here
 };
 

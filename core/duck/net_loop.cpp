@@ -13,7 +13,6 @@ namespace {
 
 constexpr unsigned datagrams_a_turn = 64;
 constexpr std::uint64_t small_blob = 64 << 10;    // hashed here, at once
-constexpr std::size_t most_segments = 64, most_run = 64000;  // bytes that one call may hand to the kernel
 
 }  // namespace
 
@@ -36,14 +35,20 @@ void Net::Impl::turn(bool may_sleep) {
     now_ = clock();
     if (ordered.load(std::memory_order_acquire)) take_orders();
     active_ = receive_datagrams();
-    if (!stream_peers_.empty() || !strangers_.empty() || listener >= 0) active_ = receive_streams() || active_;
+    if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
     active_ = poll_desks() || active_;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();
-    if (active_) last_activity_ = now_;
-    else if (may_sleep && now_ > last_activity_ + options.idle_ns) sleep();
-    else if (in_the_way()) give_way();
-    else cpu_relax();
+    if (active_) {
+        last_activity_ = now_;
+        quiet_turns_ = 0;
+    } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
+        sleep();
+    } else if (in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
+        give_way();
+    } else {
+        cpu_relax();
+    }
 }
 
 // Of those that answer us, or were asked last, does one poll on this CPU?
@@ -176,54 +181,11 @@ void Net::Impl::serve_dirty() {
     dirty_.clear();
 }
 
-// Sends what the connection wants to send, equally long packets together.
 void Net::Impl::serve(Peer& peer) {
     if (peer.stream != nullptr) return serve_stream(peer);
-    const std::span<std::byte> out(out_);
-    if (!peer.held.empty() && !send_held(peer)) return;
-    for (bool more = true; more;) {
-        std::size_t filled = 0, each = 0, count = 0;
-        while (filled < most_run && count < most_segments) {
-            const std::size_t bytes = peer.connection.send(out.subspan(filled, most_packet), now_, peer);
-            more = bytes != 0;
-            if (!more) break;
-            if (each != 0 && bytes > each) {  // a longer one cannot follow
-                peer.held.assign(out_.begin() + static_cast<std::ptrdiff_t>(filled), out_.begin() + static_cast<std::ptrdiff_t>(filled + bytes));
-                peer.held_each = bytes;
-                break;
-            }
-            if (each == 0) each = bytes;
-            filled += bytes;
-            ++count;
-            if (bytes < each) break;
-            if (each > 9000 && filled + each > most_run) break;
-            if (!peer.connection.has_more()) {
-                more = false;
-                break;
-            }
-        }
-        if (filled != 0) {
-            const Sent sent = udp.send(out.first(filled), each, &peer.address);
-            if (sent == Sent::too_long) peer.connection.too_long(each);
-            if (sent == Sent::full) {
-                peer.held.insert(peer.held.begin(), out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(filled));
-                peer.held_each = each;
-                more = false;
-            }
-        }
-        if (more && !peer.held.empty()) more = send_held(peer);
-    }
-    peer.next_timer = peer.connection.next_timer();
-    if (!peer.held.empty()) peer.next_timer = now_ + 100'000;
+    const bool all = pour(peer.connection, peer, now_, udp, &peer.address, out_, peer.held);
+    peer.next_timer = all ? peer.connection.next_timer() : now_ + 100'000;
     next_timer_ = std::min(next_timer_, peer.next_timer);
-}
-
-bool Net::Impl::send_held(Peer& peer) {
-    const Sent sent = udp.send(peer.held, peer.held_each, &peer.address);
-    if (sent == Sent::full) return false;
-    if (sent == Sent::too_long) peer.connection.too_long(peer.held_each);
-    peer.held.clear();
-    return true;
 }
 
 void Net::Impl::run_timers() {
@@ -343,6 +305,7 @@ void Net::Impl::sleep() {
         if (count < 0 && errno == ENOSYS) count = ::epoll_wait(epoll, woken, 16, static_cast<int>(nap / 1'000'000) + 1);
         for (int i = 0; i < count; ++i) {
             if (woken[i].data.fd != wake) last_activity_ = clock();
+            if (woken[i].data.fd != wake && woken[i].data.fd != udp.fd()) next_streams_ = next_accept_ = 0;
             std::uint64_t drained = 0;
             if (woken[i].data.fd == wake) [[maybe_unused]] const ssize_t n = ::read(wake, &drained, sizeof drained);
         }

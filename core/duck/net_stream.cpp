@@ -4,6 +4,11 @@
 #include "duck/net_impl.hpp"
 
 namespace teal::duck {
+namespace {
+
+constexpr std::uint64_t accept_each_ns = 200'000, stream_is_busy_ns = 1'000'000, quiet_streams_each_ns = 20'000;
+
+}  // namespace
 
 void Net::Impl::accept_streams() {
     for (;;) {
@@ -21,9 +26,13 @@ void Net::Impl::accept_streams() {
 }
 
 bool Net::Impl::receive_streams() {
-    if (listener >= 0) accept_streams();
+    if (now_ >= next_accept_) {
+        next_accept_ = now_ + accept_each_ns;
+        accept_streams();
+    }
     bool any = false;
-    std::vector<int> all;
+    std::vector<int>& all = stream_fds_;
+    all.clear();
     for (const auto& [fd, stream] : strangers_) all.push_back(fd);
     for (const auto& [fd, peer] : stream_peers_) all.push_back(fd);
     for (const int fd : all) {
@@ -46,6 +55,9 @@ bool Net::Impl::receive_streams() {
         }
         strangers_.erase(fd);
     }
+    // Streams that are quiet cost a call of the kernel each: not at every turn of a loop that answers datagrams.
+    if (any) last_stream_ = now_;
+    next_streams_ = now_ < last_stream_ + stream_is_busy_ns ? now_ : now_ + quiet_streams_each_ns;
     return any;
 }
 

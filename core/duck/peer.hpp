@@ -10,6 +10,7 @@
 #include "duck/blob.hpp"
 #include "duck/connection.hpp"
 #include "duck/net.hpp"
+#include "duck/pour.hpp"
 #include "duck/socket.hpp"
 
 namespace teal::duck {
@@ -93,8 +94,7 @@ public:
     std::unordered_map<std::uint64_t, std::shared_ptr<Blob>> arriving;  // by transfer
     Hello hello{};                                      // it was welcomed for, and how
     std::vector<std::byte> welcome;
-    std::vector<std::byte> held;                        // packets that the socket did not take
-    std::size_t held_each = 0;
+    HeldPackets held;                                   // what the socket did not take
     bool dirty = false;                                 // has received since it was last served
     std::uint64_t next_timer = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/sha256.hpp"
 #include "duck/remote_impl.hpp"
 
 namespace teal::duck {
@@ -15,7 +16,10 @@ std::uint64_t after(std::uint64_t now, std::uint64_t timeout_ns) noexcept { retu
 BlobDigest sha256(std::span<const std::byte> bytes) {
     Sha256 hash;
     hash.add(bytes);
-    return hash.finish();
+    const Sha256::Digest found = hash.finish();
+    BlobDigest out;
+    std::memcpy(out.data(), found.data(), out.size());
+    return out;
 }
 
 Remote::Remote() = default;
@@ -83,7 +87,7 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     } forget{*impl_, transfer};
     const std::uint64_t until = after(Impl::clock(), timeout_ns);
     const auto await = [&](std::uint32_t than) {
-        if (!impl_->wait(lock, until, "a blob was on its way", [&] { return state.answer != than; }))
+        if (!impl_->wait(lock, until, "a blob was on its way", [&] { return state.answer != than; }, true))
             throw Error(Code::deadline_exceeded, "duck " + impl_->address + ": a blob of " + std::to_string(bytes.size()) + " bytes was not there within " +
                                                      std::to_string(timeout_ns / 1'000'000) + " ms; what has arrived is kept for the next try");
     };

@@ -108,7 +108,7 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
-// SHA-256 through libcrypto. Throws not_found when there is none.
+// SHA-256.
 BlobDigest sha256(std::span<const std::byte> bytes);
 
 }  // namespace teal::duck

@@ -24,7 +24,7 @@ void Remote::Impl::connect(const std::string& to) {
     if (options.tcp) stream = std::make_unique<Stream>(Stream::connect(target, options.connect_timeout_ns));
     else udp.connect(target);
     in.resize(datagram_buffer);
-    out.resize(datagram_buffer + most_packet);
+    out.resize(pour_space);
     ClientHello hello(options.key, options.dead_after_ns, options.tcp ? Stream::window : udp.window());
     shake_hands(hello);
     wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

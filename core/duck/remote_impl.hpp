@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "duck/connection.hpp"
 #include "duck/handshake.hpp"
+#include "duck/pour.hpp"
 #include "duck/remote.hpp"
 #include "duck/socket.hpp"
 #include "queue/wait.hpp"
@@ -32,6 +33,8 @@ struct RemoteSession::State {
     [[nodiscard]] Pending& of(std::uint64_t seq) noexcept { return pending[seq % most_in_flight]; }
 };
 
+inline constexpr std::uint64_t polite_ns = 20'000;  // an answer that takes longer is waited for politely
+
 struct Remote::Impl final : Above {
     explicit Impl(RemoteOptions given) : options(std::move(given)), spin(options.spin_ns) {}
     ~Impl() override;
@@ -46,7 +49,6 @@ struct Remote::Impl final : Above {
     bool receive(std::uint64_t now);
     void take(std::span<std::byte> datagram, std::uint64_t now);
     void send(std::uint64_t now);
-    void send_datagrams(std::uint64_t now);
     void ask_again(std::uint64_t now);
     [[nodiscard]] std::uint64_t next_timer() const noexcept;
     [[noreturn]] void fail(const std::string& what) const;
@@ -56,8 +58,9 @@ struct Remote::Impl final : Above {
     [[nodiscard]] static std::uint64_t clock() noexcept;
     std::uint64_t send_call(RemoteSession::State& session, std::span<const std::byte> args, std::uint32_t op);
 
+    // `patient`: never spins (a long transfer leaves the core to whoever needs it between two acknowledgements).
     // Waits, working, until `done()` (under the mutex, which `lock` holds). False: `until` has come. Throws peer_died or closed.
-    template <class Done> bool wait(std::unique_lock<std::mutex>& lock, std::uint64_t until, const char* what, Done&& done) {
+    template <class Done> bool wait(std::unique_lock<std::mutex>& lock, std::uint64_t until, const char* what, Done&& done, bool patient = false) {
         struct Here {
             std::atomic<int>& count;
             explicit Here(std::atomic<int>& of) : count(of) { count.fetch_add(1, std::memory_order_relaxed); }
@@ -65,14 +68,16 @@ struct Remote::Impl final : Above {
         } here(callers);
         const std::uint64_t start = clock();
         std::uint64_t now = start;
+        unsigned rounds = 0;
         for (bool slept = false;;) {
             pump(now);
             if (done()) break;
             check_alive(what);
             now = clock();
             if (now >= until) return false;
-            if (now - start < spin.budget_ns() || slept) {
+            if ((!patient && now - start < spin.budget_ns()) || slept) {
                 slept = false;
+                if (now - start > polite_ns && (++rounds & 7) == 0) give_way();  // the duck may be on this machine, and wait for this core
                 if (callers.load(std::memory_order_relaxed) > 1) {
                     lock.unlock();
                     cpu_relax();
@@ -88,7 +93,7 @@ struct Remote::Impl final : Above {
             slept = true;
         }
         const std::uint64_t end = clock();
-        spin.learn(end - start);
+        if (!patient) spin.learn(end - start);
         last_call.store(end, std::memory_order_relaxed);
         return true;
     }
@@ -109,8 +114,8 @@ struct Remote::Impl final : Above {
 
     mutable std::mutex mutex;        // guards all below
     std::optional<Connection> connection;
-    std::vector<std::byte> in, out, held;
-    std::size_t held_each = 0;
+    std::vector<std::byte> in, out;
+    HeldPackets held;                // what the socket did not take
     std::unordered_map<std::uint32_t, std::shared_ptr<RemoteSession::State>> sessions;
     RemoteSession::State* last_session = nullptr;
     unsigned calls_out = 0;

@@ -12,7 +12,6 @@ namespace teal::duck {
 namespace {
 
 constexpr unsigned datagrams_a_turn = 64;
-constexpr std::size_t most_segments = 64, most_run = 64000;
 constexpr std::uint64_t first_ask_ns = 2'000'000, longest_ask_ns = 20'000'000;
 constexpr std::uint64_t callers_about_ns = 20'000'000;     // the keeper leaves the socket to callers for so long
 constexpr std::uint64_t refused_for_ns = 100'000'000;      // nobody listens there: not a restart, not a stray ICMP
@@ -78,7 +77,10 @@ void Remote::Impl::take(std::span<std::byte> datagram, std::uint64_t now) {
 }
 
 void Remote::Impl::send(std::uint64_t now) {
-    if (stream == nullptr) return send_datagrams(now);
+    if (stream == nullptr) {
+        (void)pour(*connection, *this, now, udp, nullptr, out, held);
+        return;
+    }
     bool open = stream->flush();
     while (open && !stream->blocked()) {
         const std::size_t bytes = connection->send(std::span(out).first(most_packet), now, *this);
@@ -87,50 +89,6 @@ void Remote::Impl::send(std::uint64_t now) {
         open = stream->flush();
     }
     if (!open) connection->close(1, "its TCP connection ended");
-}
-
-void Remote::Impl::send_datagrams(std::uint64_t now) {
-    const std::span<std::byte> space(out);
-    if (!held.empty()) {
-        if (udp.send(held, held_each, nullptr) == Sent::full) return;
-        held.clear();
-    }
-    for (bool more = true; more;) {
-        std::size_t filled = 0, each = 0, count = 0;
-        while (filled < most_run && count < most_segments) {
-            const std::size_t bytes = connection->send(space.subspan(filled, most_packet), now, *this);
-            more = bytes != 0;
-            if (!more) break;
-            if (each != 0 && bytes > each) {  // a longer one cannot follow
-                held.assign(out.begin() + static_cast<std::ptrdiff_t>(filled), out.begin() + static_cast<std::ptrdiff_t>(filled + bytes));
-                held_each = bytes;
-                break;
-            }
-            if (each == 0) each = bytes;
-            filled += bytes;
-            ++count;
-            if (bytes < each || (each > 9000 && filled + each > most_run)) break;
-            if (!connection->has_more()) {
-                more = false;
-                break;
-            }
-        }
-        if (filled != 0) {
-            const Sent sent = udp.send(space.first(filled), each, nullptr);
-            if (sent == Sent::too_long) connection->too_long(each);
-            if (sent == Sent::full) {
-                held.insert(held.begin(), out.begin(), out.begin() + static_cast<std::ptrdiff_t>(filled));
-                held_each = each;
-                return;
-            }
-        }
-        if (!held.empty()) {
-            const Sent sent = udp.send(held, held_each, nullptr);
-            if (sent == Sent::full) return;
-            if (sent == Sent::too_long) connection->too_long(held_each);
-            held.clear();
-        }
-    }
 }
 
 void Remote::Impl::ask_again(std::uint64_t now) {
@@ -153,7 +111,7 @@ void Remote::Impl::ask_again(std::uint64_t now) {
 
 std::uint64_t Remote::Impl::next_timer() const noexcept {
     std::uint64_t next = std::min(connection->next_timer(), next_ask);
-    if (!held.empty() || (stream != nullptr && stream->blocked())) next = std::min(next, clock() + 100'000);
+    if (!held.bytes.empty() || (stream != nullptr && stream->blocked())) next = std::min(next, clock() + 100'000);
     return next;
 }
 

@@ -1,5 +1,6 @@
 #include "duck/socket.hpp"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <fcntl.h>
@@ -22,6 +23,7 @@ namespace teal::duck {
 namespace {
 
 constexpr int wanted_buffer = 8 << 20;
+constexpr std::uint64_t most_window = 2 << 20;
 constexpr std::size_t most_segments = 64, most_segmented = 65000;
 
 void set(int fd, int level, int name, int value) noexcept { ::setsockopt(fd, level, name, &value, sizeof value); }
@@ -101,7 +103,8 @@ void UdpSocket::open(int family) {
     int buffer = 0;
     socklen_t size = sizeof buffer;
     ::getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer, &size);
-    window_ = static_cast<std::uint64_t>(buffer) / 2;  // the kernel counts its own book-keeping too
+    // Half: the kernel counts its own book-keeping too. Not more than a fast link needs: calls queue behind what is in flight.
+    window_ = std::min<std::uint64_t>(static_cast<std::uint64_t>(buffer) / 2, most_window);
 }
 
 void UdpSocket::listen(const Address& address) {

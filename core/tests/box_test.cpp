@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "box/actor.h"
@@ -20,41 +21,6 @@ using namespace teal::box::test;
 namespace {
 
 constexpr std::uint64_t second = 1'000'000'000;
-
-template <class Value>
-Value output(Caller& caller) {
-    Value value{};
-    std::memcpy(&value, caller.output(), sizeof value);
-    return value;
-}
-
-struct Opened {
-    std::shared_ptr<Session> session;
-    std::unique_ptr<Caller> caller;
-    Answer call(std::initializer_list<std::uint64_t> words, std::uint64_t deadline = 0) {
-        return caller->call(words.begin(), words.size() * 8, deadline);
-    }
-};
-
-Opened open(Yard& yard, const SessionOrder& order) {
-    Opened opened;
-    opened.session = yard.open(order);
-    opened.caller = std::make_unique<Caller>(opened.session->control_fd(), opened.session->fate_fd(), opened.session->facts());
-    return opened;
-}
-
-SessionOrder order_of(const Loaded& loaded) {
-    SessionOrder order;
-    order.image = loaded.image;
-    order.call_limit_ns = 20 * second;
-    return order;
-}
-
-// The session next door: answers whatever happens to others.
-bool answers(Opened& opened) {
-    const Answer answer = opened.call({act_echo, 77});
-    return answer.outcome == Outcome::done && answer.result == 8 && output<std::uint64_t>(*opened.caller) == 77;
-}
 
 void answers_many_calls(Yard& yard, const Loaded& actor) {
     Opened opened = open(yard, order_of(actor));
@@ -285,6 +251,16 @@ void scribbling_fools_nobody(Yard& yard, const Loaded& actor) {
     }
 }
 
+void serves_with_a_libc(Yard& yard) {
+    if (::access(TEAL_BOX_PROGRAMS "/libc_resident", R_OK) != 0) return;
+    Opened opened = open(yard, order_of(load_resident("libc_resident")));
+    CHECK_EQ(opened.caller->call("quack", 5).result, 7);
+    CHECK_EQ(opened.caller->call("quack", 5).result, 7);
+    CHECK_EQ(std::string(reinterpret_cast<const char*>(opened.caller->output()), 7), std::string("quack 2"));
+    opened.session->close(5 * second);
+    CHECK_EQ(opened.session->ending().detail, 0);
+}
+
 void refusals_are_errors(Yard& yard, const Loaded& actor) {
     const auto code_of = [&](SessionOrder order) {
         try {
@@ -328,6 +304,7 @@ int main() {
         misdeeds_end_their_session_only(yard, actor);
         memory_has_a_limit(yard, actor);
         scribbling_fools_nobody(yard, actor);
+        serves_with_a_libc(yard);
         refusals_are_errors(yard, actor);
         CHECK_EQ(yard.statistics().zygotes_started, 1);
     }

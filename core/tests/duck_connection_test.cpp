@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "check.hpp"
+#include "duck/remote.hpp"
 #include "duck_relay.hpp"
 
 namespace {
@@ -38,9 +39,7 @@ bool play(std::uint64_t seed) {
     std::vector<std::vector<std::byte>> args(calls + 1);
     for (std::uint64_t i = 1; i <= calls; ++i) args[i] = pattern(random.below(random.chance(0.2) ? 30'000 : 1500), seed + i);
     const auto blob = pattern(1 + random.below(300'000), seed);
-    Sha256 hash;
-    hash.add(blob);
-    const BlobDigest digest = hash.finish();
+    const BlobDigest digest = sha256(blob);
 
     std::vector<std::vector<std::byte>> texts;
     for (std::uint64_t i = 0; i < 3; ++i) {

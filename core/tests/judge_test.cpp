@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/error.hpp"
+#include "box/duckinfo.hpp"
 #include "check.hpp"
 #include "cpu/clock.hpp"
 #include "made_yard.hpp"
@@ -142,6 +143,104 @@ void runs_are_alike(Yard& yard, const elf::Place& place) {
     }
 }
 
+bool built(const char* name) { return ::access((std::string(TEAL_BOX_PROGRAMS) + "/" + name).c_str(), R_OK) == 0; }
+
+void with_a_libc(Yard& yard, const char* name) {
+    const auto place = load(name);
+    Memfd in, out, err;
+    CHECK_EQ(::pwrite(in.fd, "30 1 -5 22", 10, 0), 10);
+    RunOrder order = order_for(*place, {name, "word"});
+    order.in = in.fd, order.out = out.fd, order.err = err.fd;
+    RunRecord record = yard.judge(order);
+    if (!CHECK_EQ(record.status, RunStatus::finished))
+        std::printf("    %s: %s trap %u at %llx\n", name, record.reason.c_str(), record.trap_num, static_cast<unsigned long long>(record.trap_epc));
+    CHECK_EQ(record.return_code, 3);
+    CHECK_EQ(out.text(), std::string("-5\n1\n22\n30\n"));
+    CHECK_EQ(err.text(), std::string("word 1 clock\n"));
+    if (record.memory == "page table") CHECK(record.memory_kb < 1000);   // the large block was given back
+    record = yard.judge(order_for(*place, {name, "abort"}));
+    CHECK_EQ(record.status, RunStatus::runtime_error);
+    CHECK_EQ(record.signal, SIGABRT);
+}
+
+void narrow(Yard& yard) {
+    elf::Rules rules;
+    rules.machines = elf::any_machine;
+    const auto place = load("narrow_run", rules);
+    Memfd out;
+    RunOrder order = order_for(*place, {"narrow"});
+    order.out = out.fd;
+    const RunRecord record = yard.judge(order);
+    CHECK_EQ(record.status, RunStatus::finished);
+    CHECK_EQ(record.return_code, 42);
+    CHECK_EQ(out.text(), std::string("narrow"));
+}
+
+struct Wanted {
+    const char* in;
+    RunStatus status;
+    std::uint32_t trap;
+    int code;
+};
+
+void duckinfo(Yard& yard, const char* name) {
+    elf::Rules rules;
+    rules.duckinfo = true;
+    rules.machines = elf::any_machine;
+    const auto place = load(name, rules);
+    Memfd in, out, err, ib, ob;
+    const std::uint64_t words[2] = {1, 40};
+    CHECK_EQ(::pwrite(ib.fd, words, sizeof words, 0), 16);
+    DuckInfoOrder order;
+    order.time_limit_ns = 100'000'000;
+    order.memory_bytes = 8 << 20;
+    order.in = in.fd, order.out = out.fd, order.err = err.fd, order.ib = ib.fd, order.ob = ob.fd;
+    order.out_limit = 4096, order.err_limit = 100, order.ib_bytes = 16, order.ob_bytes = 8192;
+    const bool narrow = !place->program()->is_64();
+    const Wanted table[] = {
+        {"", RunStatus::finished, 255, -1},       {"cquack", RunStatus::finished, 255, 5},       {"w", RunStatus::finished, 255, 0},
+        {"i", RunStatus::runtime_error, 14, SIGSEGV}, {"a", narrow ? RunStatus::finished : RunStatus::runtime_error, narrow ? 255u : 253u, narrow ? 206 : SIGSYS},
+        {"s", narrow ? RunStatus::finished : RunStatus::runtime_error, narrow ? 255u : 254u, narrow ? 39 : SIGSYS}, {"l", RunStatus::time_limit, 32, SIGKILL},
+        {"m", RunStatus::finished, 255, 0},
+    };
+    for (const Wanted& wanted : table) {
+        CHECK_EQ(::ftruncate(in.fd, 0), 0);
+        order.in_bytes = std::strlen(wanted.in);
+        CHECK_EQ(::pwrite(in.fd, wanted.in, order.in_bytes, 0), static_cast<ssize_t>(order.in_bytes));
+        const RunRecord record = judge_duckinfo(yard, *place, order);
+        const int code = record.status == RunStatus::finished ? record.return_code : record.signal;
+        if (wanted.in[0] == 'm') continue;   // what lies behind the region may be stdin, or nothing
+        if (!CHECK(record.status == wanted.status && record.trap_num == wanted.trap && code == wanted.code))
+            std::printf("    %s %s: %s %s trap %u code %d at %llx %llx\n", name, wanted.in, run_status_name(record.status), record.reason.c_str(),
+                        record.trap_num, code, static_cast<unsigned long long>(record.trap_epc), static_cast<unsigned long long>(record.trap_cr2));
+        if (wanted.in[0] == 'c') {
+            CHECK_EQ(record.stdout_size, 5);
+            CHECK_EQ(record.stderr_size, 1);
+            CHECK_EQ(out.text().substr(0, 5), std::string("quack"));
+        }
+        if (wanted.in[0] == 'w') {
+            CHECK(record.stdout_truncated);
+            CHECK_EQ(record.stdout_size, 4096);
+        }
+    }
+    // The output buffer keeps what it has from run to run.
+    CHECK_EQ(::pwrite(in.fd, "b", 1, 0), 1);
+    order.in_bytes = 1;
+    for (std::uint64_t run = 1; run <= 3; ++run) {
+        CHECK_EQ(judge_duckinfo(yard, *place, order).return_code, 0);
+        std::uint64_t said = 0;
+        CHECK_EQ(::pread(ob.fd, &said, 8, 0), 8);
+        CHECK_EQ(said, 40 * run);
+    }
+    order.clear_ob = true;
+    judge_duckinfo(yard, *place, order);
+    std::uint64_t said = 0;
+    CHECK_EQ(::pread(ob.fd, &said, 8, 0), 8);
+    CHECK_EQ(said, 40);
+    order.ib_bytes = 4096;
+    CHECK_EQ(judge_duckinfo(yard, *place, order).status, RunStatus::judge_failed);
+}
+
 }  // namespace
 
 int main() {
@@ -160,6 +259,13 @@ int main() {
         memory_is_counted(yard, *place);
         outputs(yard, *place);
         runs_are_alike(yard, *place);
+#if defined(__x86_64__)
+        duckinfo(yard, "duckinfo_actor");
+        if (built("duckinfo_actor32")) duckinfo(yard, "duckinfo_actor32");
+        if (built("narrow_run")) narrow(yard);
+#endif
+        for (const char* name : {"libc_run", "libc_run_pie"})
+            if (built(name)) with_a_libc(yard, name);
         CHECK_EQ(yard.statistics().zygotes_started, 1);
     }
     return check::summary();

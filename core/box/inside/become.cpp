@@ -290,7 +290,7 @@ void ignore_file_limit() noexcept {
 
 void set_thread_pointer(std::uint64_t pointer) noexcept {
 #if defined(__x86_64__)
-    raw(SYS_arch_prctl, 0x1002 /* ARCH_SET_FS */, static_cast<long>(pointer));
+    gate(SYS_arch_prctl, 0x1002 /* ARCH_SET_FS */, pointer);
 #else
     __asm__ volatile("msr tpidr_el0, %0" ::"r"(pointer));
 #endif

@@ -183,7 +183,7 @@ void looks(Assembler& a, BoxKind kind) noexcept {
     one_descriptor(a, SYS_writev, 1, 2);
 }
 
-void narrow(Assembler& a, BoxKind kind) noexcept {
+[[maybe_unused]] void narrow(Assembler& a, BoxKind kind) noexcept {   // i386, on x86-64 only
     a.load(at_number);
     if (kind == BoxKind::duckinfo_run) {
         for (const int number : {1, 243}) a.allow_number(number);

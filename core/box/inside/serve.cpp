@@ -47,7 +47,7 @@ std::uint64_t main_thread_pointer = 0;
 std::uint64_t idle_ticks = 0;
 std::uint64_t args_bytes = 0, log_offset = 0, log_bytes = 0;
 std::uint64_t orders_seen = 0;
-bool closing = false, served = false;
+bool closing = false, served = false, cpu_known = false;
 std::atomic<std::uint32_t> log_lock{0};
 Ib ibs[most_ibs];
 
@@ -84,13 +84,6 @@ void wake(std::uint32_t* word, bool own) noexcept {
 }
 
 void yield() { raw(SYS_sched_yield); }
-
-// The CPU that this runs on, plus one, as control.hpp has it.
-std::uint16_t here() noexcept {
-    std::uint32_t cpu = 0;
-    raw(SYS_getcpu, reinterpret_cast<long>(&cpu), 0, 0);
-    return static_cast<std::uint16_t>(cpu + 1);
-}
 
 void log(const duck_t*, const char* text, std::uint64_t bytes) {
     if (log_bytes == 0 || bytes == 0) return;
@@ -261,12 +254,38 @@ void answer_ask(std::uint64_t seq) noexcept {
     if (answer.sleeps.load(std::memory_order_relaxed) != 0) wake(low_half(answer.seq), false);
 }
 
+bool cpu_can_be_read() noexcept {
+#if defined(__x86_64__)
+    std::uint32_t a = 0x8000'0001, b = 0, c = 0, d = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return (d >> 27 & 1) != 0;
+#else
+    return false;
+#endif
+}
+
+// Says, and returns, the CPU that this runs on, plus one; 0: not known. Linux keeps its number where rdtscp reads it.
+std::uint32_t say_cpu() noexcept {
+#if defined(__x86_64__)
+    if (!cpu_known) return 0;
+    std::uint32_t low, high, number;
+    __asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(number));
+    std::atomic<std::uint32_t>& said = control()->answer.cpu;
+    const std::uint32_t cpu = (number & 0xfff) + 1;
+    if (said.load(std::memory_order_relaxed) != cpu) said.store(cpu, std::memory_order_relaxed);
+    return cpu;
+#else
+    return 0;
+#endif
+}
+
 // Waits until the ask or the order line differs from what was seen last.
 void await_work(std::uint64_t asks_seen) noexcept {
     AskLine& ask = control()->ask;
     OrderLine& orders = control()->order;
     const std::uint64_t start = duck_ticks();
-    bool in_the_way = control()->answer.cpu.load(std::memory_order_relaxed) == ask.cpu;
+    const std::uint32_t last = control()->answer.cpu.load(std::memory_order_relaxed);
+    bool in_the_way = last != 0 && last == __atomic_load_n(&ask.cpu, __ATOMIC_RELAXED);
     for (std::uint32_t round = 1;; ++round) {
         if (ask.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (orders.seq.load(std::memory_order_acquire) != orders_seen) return;   // SYNC: pairs with the release in Session::order()
@@ -276,9 +295,8 @@ void await_work(std::uint64_t asks_seen) noexcept {
         if ((round & 63) != 0) continue;
         if (duck_ticks() - start > idle_ticks) break;
         if ((round & 1023) != 64) continue;
-        const std::uint16_t cpu = here();
-        if (control()->answer.cpu.load(std::memory_order_relaxed) != cpu) control()->answer.cpu.store(cpu, std::memory_order_relaxed);
-        in_the_way = cpu == ask.cpu;
+        const std::uint32_t cpu = say_cpu();
+        in_the_way = cpu != 0 && cpu == __atomic_load_n(&ask.cpu, __ATOMIC_RELAXED);
     }
     ask.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
     if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen)
@@ -361,6 +379,7 @@ void prepare_duck(const BecomeMessage& m) noexcept {
     args_bytes = m.args_bytes;
     log_offset = m.log_offset;
     log_bytes = m.log_bytes;
+    cpu_known = cpu_can_be_read();
 }
 
 void touch_duck() noexcept {

@@ -21,7 +21,8 @@ enum {
     act_jump,       /* [address] */
     act_addresses,  /* duck, serve, ob, a variable of its own */
     act_serve,      /* [program] serve() again */
-    act_sum         /* of the input buffer's words */
+    act_sum,        /* of the input buffer's words */
+    act_steal       /* [rounds] takes an order off the box's socket itself; its descriptor, and what mapping it writable gave */
 };
 
 #endif

