@@ -45,6 +45,7 @@ from teal.host.cache import default_folder
 from teal.host.duration import nanoseconds
 
 if TYPE_CHECKING:
+    from teal.duck.classic.hatch import Hatch
     from teal.duck.duck import Duck
     from teal.duck.net import Gate
 
@@ -70,7 +71,8 @@ class Server:
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
     data; None: the user's own; False: in memory only. ``sandbox``: process, kvm or inline. ``spares``: boxes kept
-    ready.
+    ready. ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md), which has no
+    authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
     Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
     """
 
@@ -88,6 +90,9 @@ class Server:
         sandbox: str = "process",
         spares: int = 1,
         direct: bool = True,
+        classic: str | None = None,
+        classic_trusted: bool = False,
+        classic_buffer: int | None = None,
     ) -> None:
         if sandbox not in SANDBOXES:
             raise InvalidArgument(f"{sandbox!r}, expected one of {SANDBOXES}", path="$.sandbox")
@@ -115,6 +120,7 @@ class Server:
             check_listen(listen, secret)
         address = self.name if self.name.startswith("@") or "/" in self.name else default_address(self.name)
         self._gate: Gate | None = None
+        self.hatch: Hatch | None = None
         folder = _folder(cache)
         self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
@@ -132,7 +138,13 @@ class Server:
                 from teal.duck.net import Gate
 
                 self._gate = Gate(self, listen, secret, direct=direct)
+            if classic is not None:
+                from teal.duck.classic.hatch import Hatch
+
+                self.hatch = Hatch(self, classic, trusted=classic_trusted, buffer=classic_buffer)
         except BaseException:
+            if self._gate is not None:
+                self._gate.close()
             self._door.close()
             self._close_quietly()
             raise
@@ -152,6 +164,11 @@ class Server:
         """HOST:PORT for others, or None."""
         return None if self._gate is None else self._gate.address
 
+    @property
+    def yard(self) -> _core.DuckYard:
+        """What makes and ends its boxes."""
+        return self._yard
+
     def connect(self) -> Duck:
         """A client of this duck."""
         from teal.duck.duck import Duck
@@ -170,6 +187,8 @@ class Server:
         self._door.close()
         if self._gate is not None:
             self._gate.close()
+        if self.hatch is not None:
+            self.hatch.close()
         self._ticking.join()
         self.residents.finish()
         self._close_quietly()
@@ -319,7 +338,7 @@ class Server:
 
     def _judge(self, order: messages.Judge) -> dict[str, Any]:
         with self.programs.using(order.program) as program:
-            ready = self.residents.program(program, "")
+            ready = self.residents.program(program, "", duckinfo=order.abi == "duckinfo")
             if order.stdin is None:
                 return judged(self._yard, ready, order, None)
             with self.data.using(order.stdin) as given:
@@ -356,6 +375,7 @@ class Server:
             "data": asdict(self.data.numbers()),
             "yard": self._yard.statistics(),
             "net": None if self._gate is None else self._gate.figures(),
+            "classic": None if self.hatch is None else self.hatch.statistics(),
         }  # fmt: skip
 
 
