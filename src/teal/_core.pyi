@@ -1571,6 +1571,45 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
     """
 
+class DuckEchoTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+    """
+    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    """
+
+class DuckBlobRates:
+    @property
+    def bare_udp(self) -> list[float]: ...
+
+    @property
+    def bare_tcp(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> list[float]: ...
+
+    @property
+    def udp_sealed(self) -> list[float]: ...
+
+    @property
+    def tcp(self) -> list[float]: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    """
+    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    """
+
 class ElfProgram:
     """A static ELF file that was read and checked."""
 
@@ -1702,8 +1741,10 @@ def memory_of(array: Any) -> tuple[int, int] | None:
 class DuckProgram:
     """A program that was read and checked, in memory that boxes map."""
 
-    def __init__(self, fd: int, nbytes: int, name: str) -> None:
-        """Of a sealed file; the descriptor stays the caller's."""
+    def __init__(self, fd: int, nbytes: int, name: str, duckinfo: bool = False) -> None:
+        """
+        Of a sealed file; the descriptor stays the caller's. `duckinfo`: by the rules for DuckInfo programs.
+        """
 
     @property
     def resident(self) -> bool:
@@ -1767,6 +1808,11 @@ class DuckYard:
     def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
 
     def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
+
+    def judge_duckinfo(self, program: DuckProgram, run: dict[str, int]) -> dict[str, Any]:
+        """
+        A run of a program that was read with duckinfo=True. `run`: the fields of DuckInfoOrder (core/box/duckinfo.hpp); those left out are 0, descriptors -1.
+        """
 
     def report(self) -> list[tuple[str, bool, str]]:
         """(what confines boxes, is it used, detail)"""

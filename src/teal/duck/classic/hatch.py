@@ -255,8 +255,10 @@ class Hatch:
 
     # ---- everything else ---------------------------------------------------------------------------------------------
 
-    def _silent(self, why: str) -> None:
+    def _silent(self, why: str) -> bytes | None:
+        """No answer."""
         self._counts[why] += 1
+        return None
 
     def _answer(self, request: Request) -> bytes | None:
         if request.name == "reboot":
