@@ -30,6 +30,7 @@ void bind_link(nb::module_& m);
 void bind_wave(nb::module_& m);
 void bind_policy(nb::module_& m);
 void bind_sim(nb::module_& m);
+void bind_box_bench(nb::module_& m);
 void bind_duck_bench(nb::module_& m);
 void bind_elf(nb::module_& m);
 void bind_duck_line(nb::module_& m);

@@ -19,6 +19,7 @@
 #include "box/trace.hpp"
 #include "box/yard_state.hpp"
 #include "cpu/clock.hpp"
+#include "kvm/court.hpp"
 
 namespace teal::box {
 namespace {
@@ -320,7 +321,12 @@ const char* run_status_name(RunStatus status) noexcept {
 RunRecord Yard::judge(const RunOrder& order) {
     RunRecord record;
     try {
-        record = Run(*state_, order).judge();
+        bool guests = false;
+        {
+            const std::lock_guard lock(state_->mutex);
+            guests = state_->hello.guests != 0;
+        }
+        record = guests ? kvm::judge_in_guest(*state_, order) : Run(*state_, order).judge();
     } catch (const Error& error) {
         record = RunRecord{};
         record.reason = error.what();

@@ -54,6 +54,7 @@ struct HelloMessage {
     std::int32_t own_user;            // 1: each box has a user of its own
     std::int32_t fixed_addresses;     // 1: no address randomisation
     std::int32_t oom;                 // oom_score_adj: 0 set, else errno
+    std::int32_t guests;              // 1: boxes are processes that run one guest each, and judge runs themselves (core/kvm)
 };
 
 // Yard → box; followed by `steps` elf::Step and `stack_bytes` bytes of initial stack. Descriptors: the image, then for a session its control

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -110,6 +111,7 @@ void Hasher::put(Work&& work) {
         const std::lock_guard lock(mutex_);
         work_.push_back(std::move(work));
     }
+    undone_.fetch_add(1, std::memory_order_relaxed);
     changed_.notify_one();
 }
 
@@ -122,6 +124,7 @@ void Hasher::add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) {
 void Hasher::finish(std::shared_ptr<Blob> blob, std::function<void(bool)> then) { put({std::move(blob), 0, std::move(then)}); }
 
 void Hasher::run() {
+    ::pthread_setname_np(::pthread_self(), "teal-duck-hash");
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !work_.empty(); });
@@ -132,6 +135,7 @@ void Hasher::run() {
         if (work.then) work.then(work.blob->finish());
         else work.blob->hash_to(work.prefix);
         work.blob.reset();
+        undone_.fetch_sub(1, std::memory_order_relaxed);
         lock.lock();
     }
 }

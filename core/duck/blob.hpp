@@ -91,6 +91,7 @@ public:
     Hasher& operator=(const Hasher&) = delete;
     void add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix);       // a hint; small ones are not passed on
     void finish(std::shared_ptr<Blob> blob, std::function<void(bool good)> then);  // `then` runs in the hasher's thread
+    [[nodiscard]] bool busy() const noexcept { return undone_.load(std::memory_order_relaxed) != 0; }
 
 private:
     struct Work {
@@ -104,6 +105,7 @@ private:
     std::deque<Work> work_;
     bool stopping_ = false;
     std::condition_variable changed_;
+    std::atomic<unsigned> undone_{0};  // relaxed: a hint
     std::thread thread_;
 };
 

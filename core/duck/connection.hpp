@@ -84,12 +84,12 @@ public:
     [[nodiscard]] std::uint64_t next_timer() const noexcept;      // when send() may have something again
     [[nodiscard]] std::uint64_t most_item_bytes() const noexcept { return options_.most_item_bytes; }
     [[nodiscard]] bool urgent() const noexcept { return !soon_.empty(); }
-    [[nodiscard]] bool has_more() const noexcept { return ack_now_ || !soon_.empty() || (unsent_ != 0 && in_flight_ < window()); }
+    [[nodiscard]] bool has_more() const noexcept { return ack_now_ || ping_now_ || close_left_ != 0 || !soon_.empty() || (unsent_ != 0 && in_flight_ < window()); }
 
     // Items. The bytes are copied, except a blob's, which must stay until it was delivered or dropped.
     std::uint64_t queue(ItemKind kind, std::span<const std::byte> head, std::span<const std::byte> body);
     std::uint64_t reserve() noexcept { return next_item_++; }    // a number for a blob
-    void queue_blob(std::uint64_t transfer, std::span<const std::byte> bytes, std::uint64_t from);
+    void queue_blob(std::uint64_t transfer, std::span<const std::byte> bytes, const Ranges& there);
     void drop_blob(std::uint64_t transfer) noexcept;
     void expect_blob(std::uint64_t transfer, std::uint64_t total, const Ranges& there);
     void refuse_blob(std::uint64_t transfer) noexcept;            // it will not come, or came

@@ -242,14 +242,20 @@ std::uint64_t Connection::queue(ItemKind kind, std::span<const std::byte> head, 
     return item.id;
 }
 
-void Connection::queue_blob(std::uint64_t transfer, std::span<const std::byte> bytes, std::uint64_t from) {
+void Connection::queue_blob(std::uint64_t transfer, std::span<const std::byte> bytes, const Ranges& there) {
     Outgoing& item = take_slot();
     item.id = transfer;
     item.kind = ItemKind::blob;
     item.bytes = bytes;
-    item.next = item.acked_bytes = from;
-    item.acked.add(0, from);
-    probe_for(bytes.size());
+    item.next = bytes.size();  // what is missing there is sent as if it had been lost
+    item.acked = there;
+    item.lost.add(0, bytes.size());
+    for (std::size_t i = 0; i < there.count(); ++i) {
+        item.acked_bytes += there[i].end - there[i].begin;
+        item.lost.remove(there[i].begin, there[i].end);
+    }
+    if (item.lost.empty()) --unsent_;
+    probe_for(bytes.size() - item.acked_bytes);
 }
 
 void Connection::drop_blob(std::uint64_t transfer) noexcept {

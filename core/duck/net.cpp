@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -94,6 +95,7 @@ void Net::Impl::tell(NetEvent&& event) {
 }
 
 void Net::Impl::run() noexcept {
+    ::pthread_setname_np(::pthread_self(), "teal-duck-net");
     if (options.core >= 0 && options.core < CPU_SETSIZE) {
         cpu_set_t one;
         CPU_ZERO(&one);

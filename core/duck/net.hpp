@@ -36,6 +36,7 @@ struct NetOptions {
     std::uint64_t most_blob_bytes = 1ULL << 35;  // one blob
     std::uint64_t blob_budget_bytes = 1ULL << 33;// unfinished blobs together
     std::uint64_t resume_ns = 60'000'000'000;
+    std::string group_interface;                 // IPv4 address of the interface on which it takes blobs from multicast groups; empty: it does not
     int core = -1;                               // pins the thread; -1: anywhere
 };
 
@@ -70,7 +71,7 @@ struct NetFigures {
     std::uint64_t dropped_malformed, dropped_unknown, dropped_forged /* did not open with our keys */, dropped_replayed;
     std::uint64_t packets_lost, packets_probed /* timeouts */;
     std::uint64_t hellos, hellos_refused /* wrong key, stale cookie, full */;
-    std::uint64_t messages, blobs_had, blobs_received, blobs_bad, blob_bytes;
+    std::uint64_t messages, blobs_had, blobs_received, blobs_bad, blob_bytes, group_bytes /* of blobs, by multicast */;
     std::uint64_t sleeps;                 // of the loop
 };
 

@@ -14,6 +14,15 @@
 
 namespace teal::duck {
 
+// A multicast group that one blob is expected from.
+struct GroupListener {
+    UdpSocket socket;
+    std::uint64_t group = 0;
+    std::optional<Aead> open;
+    std::shared_ptr<Blob> blob;
+    std::uint64_t until = 0;  // then it is over
+};
+
 struct Net::Impl final : PeerHost {
     explicit Impl(NetOptions given);
     ~Impl() override;
@@ -53,6 +62,10 @@ struct Net::Impl final : PeerHost {
     void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) override { hasher_.add(blob, prefix); }
     void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) override;
     void blob_whole(Blob& blob);
+    bool begin_group(const GroupAsk& ask) override;   // net_group.cpp
+    void end_group(const BlobDigest& digest) override;
+    bool receive_groups();
+    void group_packet(GroupListener& group, std::span<std::byte> bytes);
     NetFigures& figures() override { return figures_; }
 
     NetOptions options;
@@ -79,10 +92,12 @@ struct Net::Impl final : PeerHost {
     std::unordered_map<int, std::unique_ptr<Stream>> strangers_;  // accepted, no hello yet
     std::unordered_map<int, Peer*> stream_peers_;
     std::uint32_t next_session_ = 1;
+    std::vector<std::unique_ptr<GroupListener>> groups_;
     Blobs blobs_;
     NetFigures figures_{};
     ConnectionFigures buried_{};                  // of connections that are gone
     std::vector<std::byte> in_, out_;
+    Address from_;                                // of the datagram at hand
     std::uint64_t now_ = 0, last_activity_ = 0, next_timer_ = 0;
     std::uint64_t next_streams_ = 0, next_accept_ = 0, last_stream_ = 0;
     std::vector<int> stream_fds_;                 // of one turn; capacity is kept

@@ -36,6 +36,7 @@ void Net::Impl::turn(bool may_sleep) {
     if (ordered.load(std::memory_order_acquire)) take_orders();
     active_ = receive_datagrams();
     if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
+    if (!groups_.empty()) active_ = receive_groups() || active_;
     active_ = poll_desks() || active_;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();
@@ -44,10 +45,8 @@ void Net::Impl::turn(bool may_sleep) {
         quiet_turns_ = 0;
     } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
         sleep();
-    } else if (in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
+    } else if (hasher_.busy() || in_the_way() || (!busy_.empty() && ++quiet_turns_ % 64 == 0)) {  // a box that woke up here has not said so yet
         give_way();
-    } else {
-        cpu_relax();
     }
 }
 
@@ -60,12 +59,11 @@ bool Net::Impl::in_the_way() const noexcept {
 bool Net::Impl::receive_datagrams() {
     if (udp.fd() < 0) return false;
     for (unsigned i = 0; i < datagrams_a_turn; ++i) {
-        Address from;
-        const std::ptrdiff_t bytes = udp.receive(in_, from);
+        const std::ptrdiff_t bytes = udp.receive(in_, from_);
         if (bytes == 0) return i != 0;
         if (bytes < 0) continue;
         if (i != 0 && i % 8 == 0) now_ = clock();
-        datagram({in_.data(), static_cast<std::size_t>(bytes)}, from);
+        datagram({in_.data(), static_cast<std::size_t>(bytes)}, from_);
     }
     return true;
 }

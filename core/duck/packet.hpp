@@ -17,7 +17,7 @@ inline constexpr std::uint16_t lowest_version = 1, highest_version = 1;
 inline constexpr std::size_t least_packet = 1200;   // every path must carry it; a hello is padded to it
 inline constexpr std::size_t most_packet = 61440;
 
-enum class PacketKind : std::uint8_t { data = 0xD0, hello = 0xD1, retry = 0xD2, welcome = 0xD3, refuse = 0xD4 };
+enum class PacketKind : std::uint8_t { data = 0xD0, hello = 0xD1, retry = 0xD2, welcome = 0xD3, refuse = 0xD4, group = 0xD5 };
 
 // At the start of every packet. Packets may follow each other in one datagram (as a receiver with GRO sees them) or in a stream (TCP).
 struct PacketStart {
@@ -107,8 +107,8 @@ struct AckPair {
 };
 inline constexpr std::size_t most_ack_pairs = 48;
 
-enum class ItemKind : std::uint8_t { call = 1, answer = 2, message = 3, reply = 4, blob_ask = 5, blob_state = 6, blob = 7, cancel = 8 };
-inline constexpr std::uint8_t last_item_kind = 8;
+enum class ItemKind : std::uint8_t { call = 1, answer = 2, message = 3, reply = 4, blob_ask = 5, blob_state = 6, blob = 7, cancel = 8, group_ask = 9 };
+inline constexpr std::uint8_t last_item_kind = 9;
 
 struct ChunkFrame {        // then the bytes
     FrameHead head;
@@ -149,15 +149,34 @@ struct BlobAsk {
 };
 static_assert(sizeof(BlobAsk) == 48);
 
-enum class BlobAnswer : std::uint32_t { have = 1, want = 2, no_room = 3, bad = 4, done = 5, failed = 6 };
+enum class BlobAnswer : std::uint32_t { have = 1, want = 2, no_room = 3, bad = 4, done = 5, no_group = 6 };
 
 struct BlobState {
     std::uint64_t transfer;
     std::uint32_t answer;  // BlobAnswer
     std::uint32_t zero;
-    std::uint64_t from;    // of `want`: bytes that are there already
+    std::uint64_t from;    // of `want`: bytes that are there already without a gap; then, in the item: ranges that are there too (u64 begin, u64 end)
 };
 static_assert(sizeof(BlobState) == 24);
+inline constexpr std::size_t most_state_ranges = 1024;
+
+struct GroupAsk {          // a blob is about to be sent to a multicast group: listen there
+    BlobAsk blob;          // `transfer` names the question in its BlobState
+    std::uint64_t group;   // number of the packets that carry it
+    std::uint32_t address; // IPv4, as on the wire
+    std::uint16_t port;    // host order
+    std::uint16_t zero;
+    std::uint32_t cipher, zero2;
+    std::array<std::byte, 48> key;  // key, IV, four zeros: of this blob alone
+};
+static_assert(sizeof(GroupAsk) == 120);
+
+struct GroupHead {         // client → group: the additional data of the AEAD; then, sealed: `offset` u64 and bytes
+    PacketStart start;
+    std::uint64_t group;
+    std::uint64_t number;
+};
+static_assert(sizeof(GroupHead) == 24);
 
 template <class T> [[nodiscard]] bool load(std::span<const std::byte> bytes, T& out) noexcept {
     if (bytes.size() < sizeof out) return false;

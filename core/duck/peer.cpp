@@ -124,6 +124,11 @@ void Peer::item(ItemKind kind, std::uint64_t, std::span<const std::byte> bytes) 
             if (!load(bytes, ask) || bytes.size() != sizeof ask || ask.transfer == 0) break;
             return blob_ask(ask);
         }
+        case ItemKind::group_ask: {
+            GroupAsk ask;
+            if (!load(bytes, ask) || bytes.size() != sizeof ask || ask.blob.transfer == 0) break;
+            return group_ask(ask);
+        }
         default: break;
     }
     connection.close(2, "an item that a client does not send");
@@ -144,10 +149,12 @@ void Peer::polled(std::uint32_t session, std::uint64_t seq) {
     desk->second->polled(seq);
 }
 
-void Peer::blob_state(std::uint64_t transfer, BlobAnswer answer, std::uint64_t from) {
-    if (answer != BlobAnswer::want) connection.refuse_blob(transfer);
+void Peer::blob_state(std::uint64_t transfer, BlobAnswer answer, std::uint64_t from, const Ranges* there) {
+    if (answer != BlobAnswer::want) connection.refuse_blob(transfer);  // of a group: nothing will come here either way
     const BlobState state{transfer, static_cast<std::uint32_t>(answer), 0, from};
-    connection.queue(ItemKind::blob_state, bytes_of(state), {});
+    std::vector<Range> ranges;
+    for (std::size_t i = 0; there != nullptr && i < there->count() && ranges.size() < most_state_ranges; ++i) ranges.push_back((*there)[i]);
+    connection.queue(ItemKind::blob_state, bytes_of(state), std::as_bytes(std::span(ranges)));
 }
 
 void Peer::blob_ask(const BlobAsk& ask) {
@@ -156,12 +163,24 @@ void Peer::blob_ask(const BlobAsk& ask) {
         return blob_state(ask.transfer, BlobAnswer::have, 0);
     }
     std::shared_ptr<Blob> blob;
+    host_.end_group(ask.digest);  // what has come that way is kept, and gone on with
     if (arriving.contains(ask.transfer) || arriving.size() >= 16 || !host_.blobs().begin(ask.digest, ask.bytes, blob))
         return blob_state(ask.transfer, BlobAnswer::no_room, 0);
     connection.expect_blob(ask.transfer, ask.bytes, blob->there);
     const std::uint64_t from = blob->there.prefix();
+    const Ranges there = blob->there;
+    if (from == ask.bytes) {
+        connection.refuse_blob(ask.transfer);  // nothing of it will come
+        host_.blobs().ended(ask.bytes);
+        return host_.finish(*this, ask.transfer, blob);
+    }
     arriving.emplace(ask.transfer, std::move(blob));
-    blob_state(ask.transfer, BlobAnswer::want, from);
+    blob_state(ask.transfer, BlobAnswer::want, from, &there);
+}
+
+void Peer::group_ask(const GroupAsk& ask) {
+    if (host_.blobs().held(ask.blob.digest)) return blob_state(ask.blob.transfer, BlobAnswer::have, 0);
+    blob_state(ask.blob.transfer, host_.begin_group(ask) ? BlobAnswer::want : BlobAnswer::no_group, 0);
 }
 
 bool Peer::blob_bytes(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> bytes) {

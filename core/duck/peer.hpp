@@ -67,6 +67,8 @@ public:
     virtual void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) = 0;  // so much is there; when it is convenient
     virtual void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) = 0;  // all: ends with peer.blob_finished()
     virtual NetFigures& figures() = 0;
+    virtual bool begin_group(const GroupAsk&) { return false; }  // listen to a multicast group; false: not here
+    virtual void end_group(const BlobDigest&) {}
 };
 
 class Peer final : public Above {
@@ -83,7 +85,8 @@ public:
 private:
     void call(std::span<const std::byte> bytes);
     void blob_ask(const BlobAsk& ask);
-    void blob_state(std::uint64_t transfer, BlobAnswer answer, std::uint64_t from);
+    void group_ask(const GroupAsk& ask);
+    void blob_state(std::uint64_t transfer, BlobAnswer answer, std::uint64_t from, const Ranges* there = nullptr);
     PeerHost& host_;
 
 public:

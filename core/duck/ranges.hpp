@@ -29,6 +29,10 @@ public:
         const auto at = after(n);
         return at != all_.begin() && (at - 1)->end > n;
     }
+    [[nodiscard]] bool overlaps(std::uint64_t begin, std::uint64_t end) const noexcept {
+        const auto at = std::partition_point(all_.begin(), all_.end(), [&](const Range& r) { return r.end <= begin; });
+        return at != all_.end() && at->begin < end;
+    }
     // How many of [begin, end) are new.
     std::uint64_t add(std::uint64_t begin, std::uint64_t end) {
         if (begin >= end) return 0;

@@ -48,6 +48,8 @@ void Remote::close() noexcept {
 
 bool Remote::alive() const noexcept { return !impl_->dead.load(std::memory_order_relaxed); }
 
+bool Remote::keyed() const noexcept { return !impl_->options.key.empty(); }
+
 std::string Remote::address() const { return impl_->address; }
 
 std::vector<std::byte> Remote::request(std::span<const std::byte> message, std::uint64_t timeout_ns) {
@@ -76,7 +78,8 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     const std::uint64_t transfer = connection.reserve();
     const BlobAsk ask{digest, bytes.size(), transfer};
     connection.queue(ItemKind::blob_ask, bytes_of(ask), {});
-    BlobState& state = impl_->puts[transfer];
+    Impl::Put& put = impl_->puts[transfer];
+    const BlobState& state = put.state;
     struct Forget {
         Impl& impl;
         std::uint64_t transfer;
@@ -94,11 +97,12 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     await(0);
     PutResult result;
     const auto want = static_cast<std::uint32_t>(BlobAnswer::want);
-    if (state.answer == want && state.from <= bytes.size()) {
-        const std::uint64_t from = state.from;
-        connection.queue_blob(transfer, bytes, from);
+    if (state.answer == want && (put.there.empty() || put.there.back().end <= bytes.size())) {
+        std::uint64_t there = 0;
+        for (std::size_t i = 0; i < put.there.count(); ++i) there += put.there[i].end - put.there[i].begin;
+        connection.queue_blob(transfer, bytes, put.there);
         await(want);
-        result.sent_bytes = bytes.size() - from;
+        result.sent_bytes = bytes.size() - there;
         impl_->figures.blob_bytes_sent += result.sent_bytes;
     } else if (state.answer == static_cast<std::uint32_t>(BlobAnswer::have)) {
         ++impl_->figures.blobs_had;
@@ -109,6 +113,24 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     if (state.answer == static_cast<std::uint32_t>(BlobAnswer::bad))
         throw Error(Code::invalid_argument, "duck " + impl_->address + ": the SHA-256 is not that of the " + std::to_string(bytes.size()) + " bytes that were sent");
     throw Error(Code::quota_exceeded, "duck " + impl_->address + ": no room for a blob of " + std::to_string(bytes.size()) + " bytes");
+}
+
+bool Remote::offer_group(const GroupAsk& offer, std::uint64_t timeout_ns, bool& had) {
+    std::unique_lock lock(impl_->mutex);
+    impl_->check_alive("no blob was sent");
+    GroupAsk ask = offer;
+    ask.blob.transfer = impl_->connection->reserve();
+    impl_->connection->queue(ItemKind::group_ask, bytes_of(ask), {});
+    const BlobState& state = impl_->puts[ask.blob.transfer].state;
+    struct Forget {
+        Impl& impl;
+        std::uint64_t transfer;
+        ~Forget() { impl.puts.erase(transfer); }
+    } forget{*impl_, ask.blob.transfer};
+    if (!impl_->wait(lock, after(Impl::clock(), timeout_ns), "no blob was sent", [&] { return state.answer != 0; }))
+        throw Error(Code::deadline_exceeded, "duck " + impl_->address + ": no reply within " + std::to_string(timeout_ns / 1'000'000) + " ms");
+    had = state.answer == static_cast<std::uint32_t>(BlobAnswer::have);
+    return had || state.answer == static_cast<std::uint32_t>(BlobAnswer::want);
 }
 
 std::uint64_t Remote::ping(std::uint64_t timeout_ns) {

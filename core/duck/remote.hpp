@@ -45,6 +45,8 @@ struct PutResult {
     std::uint64_t sent_bytes = 0;// of contents, without retransmissions
 };
 
+struct GroupAsk;  // packet.hpp
+
 struct RemoteFigures {
     std::uint64_t calls, calls_asked_again, requests, packets_in, packets_out, bytes_in, bytes_out;
     std::uint64_t packets_lost, packets_probed, dropped_malformed, dropped_forged, dropped_replayed;
@@ -93,11 +95,14 @@ public:
     // Sends a blob unless the duck has it. `bytes` must stay as they are until it returns. Throws quota_exceeded (the duck has no room),
     // invalid_argument (the digest is not theirs), deadline_exceeded, peer_died.
     PutResult put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns);
+    // For put_group() (group.hpp): asks it to listen to a group. False: this duck does not.
+    bool offer_group(const GroupAsk& offer, std::uint64_t timeout_ns, bool& had);
     // `session`: the number that the duck's attach() gave, told in a reply. `ob`: where answers go; kept alive by `owner`.
     std::unique_ptr<RemoteSession> session(std::uint32_t session, std::span<std::byte> ob, std::shared_ptr<void> owner);
     [[nodiscard]] std::uint64_t ping(std::uint64_t timeout_ns);  // round trip in ns, over the network loop alone
     void close() noexcept;        // tells the duck; waits in other threads end with closed
     [[nodiscard]] bool alive() const noexcept;
+    [[nodiscard]] bool keyed() const noexcept;   // everything is sealed
     [[nodiscard]] std::string address() const;
     [[nodiscard]] RemoteFigures figures() const;
 

@@ -119,6 +119,7 @@ struct Remote::Impl final : Above {
     std::unordered_map<std::uint32_t, std::shared_ptr<RemoteSession::State>> sessions;
     RemoteSession::State* last_session = nullptr;
     unsigned calls_out = 0;
+    std::uint64_t due = 0;           // before that, and while nothing comes, there is nothing to do
     std::uint64_t next_ask = ~0ULL, next_message = 1, refused_at = 0, refused_seen = 0;
     bool closed = false;             // by us
     struct Reply {
@@ -126,7 +127,11 @@ struct Remote::Impl final : Above {
         std::vector<std::byte> bytes;
     };
     std::unordered_map<std::uint64_t, Reply> replies;   // by message
-    std::unordered_map<std::uint64_t, BlobState> puts;  // by transfer; answer 0: none yet
+    struct Put {
+        BlobState state{};           // answer 0: none yet
+        Ranges there;
+    };
+    std::unordered_map<std::uint64_t, Put> puts;        // by transfer
     RemoteFigures figures{};
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -32,9 +33,11 @@ void Remote::Impl::check_alive(const char* what) const {
 
 bool Remote::Impl::pump(std::uint64_t now) {
     const bool came = receive(now);
+    if (!came && now < due && !connection->has_more()) return false;
     if (now >= next_ask) ask_again(now);
     send(now);
     if (connection->closed()) dead.store(true, std::memory_order_relaxed);
+    due = next_timer();
     return came;
 }
 
@@ -170,7 +173,13 @@ void Remote::Impl::item(ItemKind kind, std::uint64_t, std::span<const std::byte>
         case ItemKind::blob_state: {
             BlobState state;
             if (!load(bytes, state)) return;
-            if (const auto found = puts.find(state.transfer); found != puts.end()) found->second = state;
+            const auto found = puts.find(state.transfer);
+            if (found == puts.end()) return;
+            found->second.state = state;
+            Range range;
+            if (state.answer != static_cast<std::uint32_t>(BlobAnswer::want)) return;
+            for (auto rest = bytes.subspan(sizeof state); load(rest, range); rest = rest.subspan(sizeof range))
+                if (range.begin < range.end) found->second.there.add(range.begin, range.end);
             return;
         }
         default: return connection->close(2, "an item that a duck does not send");
@@ -187,6 +196,7 @@ void Remote::Impl::sleep(std::uint64_t until) noexcept {
 }
 
 void Remote::Impl::keep() noexcept {
+    ::pthread_setname_np(::pthread_self(), "teal-duck-keep");
     while (!stopping.load(std::memory_order_relaxed)) {
         const std::uint64_t now = clock();
         const bool about = callers.load(std::memory_order_relaxed) != 0 || now < last_call.load(std::memory_order_relaxed) + callers_about_ns;

@@ -117,6 +117,33 @@ void UdpSocket::connect(const Address& address) {
     if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.raw), address.bytes) != 0) refuse("UDP " + address.text(), errno);
 }
 
+namespace {
+
+in_addr host_of(const Address& address) {
+    if (address.raw.ss_family != AF_INET) throw Error(Code::invalid_argument, "duck: " + address.text() + ": a multicast group has an IPv4 address here");
+    return reinterpret_cast<const sockaddr_in&>(address.raw).sin_addr;
+}
+
+}  // namespace
+
+void UdpSocket::join(const Address& group, const Address& interface) {
+    const ip_mreq request{host_of(group), host_of(interface)};
+    open(AF_INET);
+    set(fd_, SOL_SOCKET, SO_REUSEADDR, 1);  // several ducks of a machine
+    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&group.raw), group.bytes) != 0) refuse("UDP group " + group.text(), errno);
+    if (::setsockopt(fd_, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) != 0) refuse("joining UDP group " + group.text(), errno);
+}
+
+void UdpSocket::speak(const Address& group, const Address& interface) {
+    const in_addr from = host_of(interface);
+    open(AF_INET);
+    set(fd_, IPPROTO_IP, IP_MULTICAST_TTL, 1);  // this link only
+    set(fd_, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+    if (::setsockopt(fd_, IPPROTO_IP, IP_MULTICAST_IF, &from, sizeof from) != 0 ||
+        ::connect(fd_, reinterpret_cast<const sockaddr*>(&group.raw), group.bytes) != 0)
+        refuse("UDP group " + group.text(), errno);
+}
+
 Address UdpSocket::local() const {
     Address address;
     address.bytes = sizeof address.raw;

@@ -42,6 +42,9 @@ public:
 
     void listen(const Address& address);   // throws busy, invalid_argument
     void connect(const Address& address);
+    // IPv4 groups; `interface`: address of the interface on which to listen, or by which to send. Throw invalid_argument.
+    void join(const Address& group, const Address& interface);
+    void speak(const Address& group, const Address& interface);
     // Bytes, 0: nothing there, -1: an error that is not one (a refused port is reported by gone()).
     [[nodiscard]] std::ptrdiff_t receive(std::span<std::byte> into, Address& from) noexcept;
     [[nodiscard]] std::ptrdiff_t receive(std::span<std::byte> into) noexcept;

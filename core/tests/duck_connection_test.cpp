@@ -81,7 +81,7 @@ bool play(std::uint64_t seed) {
                 if (!have[i]) line.up->poll(1, i);
         }
         for (const BlobState& state : line.client.states) {
-            if (state.answer == static_cast<std::uint32_t>(BlobAnswer::want) && !std::exchange(sending_blob, true)) line.up->queue_blob(transfer, blob, state.from);
+            if (state.answer == static_cast<std::uint32_t>(BlobAnswer::want) && !std::exchange(sending_blob, true)) line.up->queue_blob(transfer, blob, {});
             if (state.answer == static_cast<std::uint32_t>(BlobAnswer::done)) blob_done = true;
         }
         return answered == calls && blob_done && line.client.replies.size() == texts.size();

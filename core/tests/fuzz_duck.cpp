@@ -133,6 +133,12 @@ private:
             case ItemKind::answer: put(body, AnswerHead{1, 0, 1 + random_.below(3), 8, 0}); break;
             case ItemKind::blob_ask: put(body, BlobAsk{BlobDigest{}, 1 + random_.below(10'000), 1 + random_.below(4)}); break;
             case ItemKind::blob_state: put(body, BlobState{1, static_cast<std::uint32_t>(1 + random_.below(6)), 0, 0}); break;
+            case ItemKind::group_ask: {
+                GroupAsk ask{};
+                ask.blob = {BlobDigest{}, 1000, 1};
+                put(body, ask);
+                break;
+            }
             default: put(body, MessageHead{random_.below(5)}); break;
         }
         body.resize(body.size() + random_.below(64));

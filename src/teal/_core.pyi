@@ -1824,6 +1824,59 @@ class DuckYard:
 
     def close(self) -> None: ...
 
+class DuckEchoTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+    """
+    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    """
+
+class DuckBlobRates:
+    @property
+    def bare_udp(self) -> list[float]: ...
+
+    @property
+    def bare_tcp(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> list[float]: ...
+
+    @property
+    def udp_sealed(self) -> list[float]: ...
+
+    @property
+    def tcp(self) -> list[float]: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    """
+    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    """
+
+def measure_box_calls(box: DuckBox, cpu: int, bytes: int, tries: int, pause_ns: int = 0) -> list[int]:
+    """Calls of a session from C++, on that CPU; ns each."""
+
+def measure_line_echo(here: int, there: int, tries: int) -> list[int]:
+    """One line of memory there and back; ns each."""
+
+def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int, pause_ns: int = 0) -> tuple[list[int], list[int], list[int]]:
+    """
+    Judged runs of an ordinary static program, and vfork + execve + wait of its file, in turn; ns each, and the CPU time that the judge saw.
+    """
+
+def flush_lines(what: Any) -> bool:
+    """Drives a packed buffer out of the CPU's caches."""
+
 class DuckNet:
     """
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.

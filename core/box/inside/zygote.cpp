@@ -48,7 +48,7 @@ std::uint64_t ns_of(const timeval& time) noexcept {
 
 class Zygote {
 public:
-    explicit Zygote(const HelloMessage& hello) noexcept : hello_(hello) {}
+    Zygote(const HelloMessage& hello, int devices) noexcept : hello_(hello), devices_(devices) {}
 
     int run() {
         sigset_t child;
@@ -153,7 +153,7 @@ private:
 
     [[noreturn]] void be_box(BoxKind kind, int socket) noexcept {
         if (dup2(socket, box_socket) < 0) _exit(70);
-        close_range(box_socket + 1, ~0u, 0);
+        close_range(static_cast<unsigned>(box_socket + 1 + devices_), ~0u, 0);
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -163,6 +163,7 @@ private:
     }
 
     HelloMessage hello_;
+    int devices_;                 // descriptors that boxes keep beside their socket
     std::uint32_t number_ = 0;
     std::vector<pid_t> boxes_;
 };
@@ -182,12 +183,14 @@ int zygote_main(bool use_namespaces) {
     hello.magic = message_magic;
     hello.version = message_version;
     hello.word = ZygoteWord::hello;
+    const int devices = open_devices();
+    hello.guests = devices;
     enter_namespaces(hello, use_namespaces);
     prctl(PR_SET_NAME, "teal-zygote");
     hello.pid = static_cast<std::uint32_t>(getpid());
     confine_zygote(hello);
     if (!make_gate()) return 70;
-    return Zygote(hello).run();
+    return Zygote(hello, devices).run();
 }
 
 }  // namespace

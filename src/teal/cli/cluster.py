@@ -89,7 +89,7 @@ def up(
 @name_option
 @json_option
 def ls(address: str, name: str, as_json: bool) -> None:
-    """The ducks of a cluster: node, address, restarts.
+    """The ducks of a cluster: node, address, whether it was restarted.
 
     Example: teal duck info $(teal cluster ls --ray auto --json | jq -r '.[0].address')
     """
@@ -118,10 +118,10 @@ def _show(nests: Sequence[Nest], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(nest) for nest in nests]))
         return
-    click.echo(f"{'duck':>4}  {'address':<22} {'node':<12} {'pid':>8} {'restarts':>8} {'up':>8}")
+    click.echo(f"{'duck':>4}  {'address':<22} {'node':<12} {'pid':>8} {'restarted':>9} {'up':>8}")
     for nest in nests:
-        restarts = "?" if nest.restarts < 0 else str(nest.restarts)
+        restarted = "yes" if nest.restarted else "no"
         where = f"{nest.address or '-':<22} {nest.node[:12] or '-':<12} {nest.pid or '-':>8}"
         click.echo(
-            f"{nest.index:>4}  {where} {restarts:>8} {nest.up_s:>7.0f}s" + (f"  {nest.error}" if nest.error else "")
+            f"{nest.index:>4}  {where} {restarted:>9} {nest.up_s:>7.0f}s" + (f"  {nest.error}" if nest.error else "")
         )

@@ -30,13 +30,13 @@ _PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Nest:
-    """One actor and its duck. address: HOST:PORT, "" while there is none; restarts: how often Ray started it again."""
+    """One actor and its duck. address: HOST:PORT, "" while there is none; restarted: Ray has started it anew."""
 
     index: int
     node: str
     address: str
     pid: int
-    restarts: int
+    restarted: bool
     up_s: float
     error: str
 
@@ -112,7 +112,7 @@ def _place(
             name=f"duck-{name}-{first + bundle}", namespace=NAMESPACE, lifetime="detached", num_cpus=0.001,
             max_restarts=-1, max_task_retries=0, max_concurrency=4,
             scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(group, bundle),
-        ).remote(options, port, key)
+        ).remote(f"ray-{name}-{first + bundle}", options, port, key)
         for bundle in range(count)
     ]  # fmt: skip
 
@@ -135,9 +135,9 @@ class Cluster:
             raise NotFound(f"cluster {self.name!r} has no ducks: teal cluster up --ray {self.address}")
         asked = {index: actor.facts.remote(timeout) for index, actor in actors.items()}
         until = time.monotonic() + timeout
-        return [self._nest(index, actors[index], answer, until) for index, answer in asked.items()]
+        return [self._nest(index, answer, until) for index, answer in asked.items()]
 
-    def _nest(self, index: int, actor: Any, answer: Any, until: float) -> Nest:
+    def _nest(self, index: int, answer: Any, until: float) -> Nest:
         try:
             facts = self._ray.get(answer, timeout=max(0.1, until - time.monotonic()))
         except self._ray.exceptions.GetTimeoutError:
@@ -146,15 +146,8 @@ class Cluster:
             facts = {"error": str(error).splitlines()[0][:200]}
         return Nest(
             index, str(facts.get("node", "")), str(facts.get("address", "")), int(facts.get("pid", 0)),
-            self._restarts(actor), float(facts.get("up_s", 0.0)), str(facts.get("error", "")),
+            bool(facts.get("restarted", False)), float(facts.get("up_s", 0.0)), str(facts.get("error", "")),
         )  # fmt: skip
-
-    def _restarts(self, actor: Any) -> int:
-        state = importlib.import_module("ray.util.state")
-        with contextlib.suppress(Exception):  # the state API needs Ray's dashboard; without it the count is not known
-            found = state.get_actor(actor._actor_id.hex(), timeout=2)
-            return int(found.num_restarts or 0)
-        return -1
 
     def addresses(self, timeout: float = _PATIENCE) -> list[str]:
         """HOST:PORT of every duck that listens, in the order of their index."""

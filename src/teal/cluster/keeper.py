@@ -25,18 +25,19 @@ _SOON = 5.0  # seconds: one that lived less than this is not started again at on
 class Keeper:
     """One node's duck. Made by Ray from `cluster.up`; options are those of `teal duck serve`."""
 
-    def __init__(self, options: list[str], port: int, key: str | None) -> None:
+    def __init__(self, name: str, options: list[str], port: int, key: str | None) -> None:
         import ray.util
 
         context = ray.get_runtime_context()
         self._node = str(context.get_node_id())
+        self._restarted = bool(context.was_current_actor_reconstructed)
         self._host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._began = time.monotonic()
         self._address = ""
         self._error = ""
         self._ready = threading.Event()
         command = [sys.executable, "-c", _MAIN, "duck", "serve", "--json"]
-        command += ["--listen", f"{self._host}:{port}", *options]
+        command += ["--name", name, "--listen", f"{self._host}:{port}", *options]
         descriptors: tuple[int, ...] = ()
         if key is not None:
             kept = os.memfd_create("duck-key", 0)  # a file that nobody else can open
@@ -82,6 +83,7 @@ class Keeper:
             "host": self._host,
             "address": self._address if not self._error else "",
             "pid": self._child.pid,
+            "restarted": self._restarted,
             "up_s": time.monotonic() - self._began,
             "error": self._error or ("" if self._address else f"not listening after {timeout:g} s"),
         }

@@ -16,7 +16,7 @@ from teal.bench.lanes import LaneError, rival_environment
 from teal.bench.report import Report
 from teal.errors import TealError
 
-from . import calls, idle, inputs, loading, remote
+from . import calls, idle, inputs, loading, remote, story
 from .stage import FULL, QUICK, Stage
 
 _MODULES: dict[str, ModuleType] = {
@@ -24,6 +24,7 @@ _MODULES: dict[str, ModuleType] = {
     "remote": remote,
     "inputs": inputs,
     "loading": loading,
+    "story": story,
     "idle": idle,
 }
 PARTS = tuple(_MODULES)

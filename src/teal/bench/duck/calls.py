@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from array import array
 from contextlib import ExitStack
 
-from teal.bench.lanes import Entry, estimate
+from teal import _core
+from teal.bench.lanes import Entry, Times, estimate
 from teal.bench.report import Promise
+from teal.bench.rivals import work
 
 from .stage import Stage
+from .yard import Yard
 
 PROMISES = {
     "duck.call.shm.p50_us.core": Promise(1.0, "lower", "µs"),
@@ -19,7 +23,8 @@ COLUMNS = 4096
 
 
 def measure(stage: Stage) -> None:
-    """From Python; two cores against one."""
+    """From C++, from Python; two cores against one."""
+    _core_calls(stage)
     group, plan = "64 B, this machine", stage.plan
     with ExitStack() as stack:
         ducks = stage.ducks(stage.cores.worker)
@@ -34,6 +39,23 @@ def measure(stage: Stage) -> None:
     se = estimate(times["teal prepared"].medians_us()).se
     stage.report.judge("duck.call.shm.p50_us.python", p50, se=se, note=f"session.call(bytes) {plain:.2f} µs beside it")
     _cores(stage)
+
+
+def _core_calls(stage: Stage) -> None:
+    """C++ on the clients' core, the box on the ducks'; a line of memory there and back beside it."""
+    group, plan, cores = "64 B, no Python", stage.plan, stage.cores
+    calls, echoes = Times(), Times()
+    with Yard(stage.programs["echo"]) as yard:
+        box = yard.open(pin=cores.worker)
+        _core.measure_box_calls(box, cores.client, work.SMALL, plan.warm)
+        for _ in range(plan.blocks):
+            calls.blocks.append(array("q", _core.measure_box_calls(box, cores.client, work.SMALL, plan.fast)))
+            echoes.blocks.append(array("q", _core.measure_line_echo(cores.client, cores.worker, plan.fast)))
+    floor = stage.report.add("echo floor", group, echoes.all(), "one line there and back, both ends spinning")
+    row = stage.report.add("teal, core to core", group, calls.all(), "box::Caller, the program copies its arguments")
+    se = estimate(calls.medians_us()).se
+    note = f"echo floor {floor.p50_us:.2f} µs beside it"
+    stage.report.judge("duck.call.shm.p50_us.core", row.p50_us, se=se, note=note)
 
 
 def _cores(stage: Stage) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import teal
+import teal._core as teal_core
 from teal.bench.rivals import lane, work
 
 ROUTES = ("shm", "udp", "keyed", "tcp")
@@ -106,6 +107,42 @@ class Caller:
         duck.put(data)
         return {"ns": lane.encode(taken), "again": duck.statistics()["client"]["sent_bytes"] - before}
 
+    def story(self, ways: list[str], nbytes: int, columns: int, calls: int) -> str:
+        """GEMV calls with some of the judge's ways (story.py): process, copy, flush, sleep; ns each."""
+        duck, taken = self.duck("shm"), array("q")
+        weights = self.weights(nbytes)
+        x = np.linspace(-1, 1, columns, dtype=np.float32)
+        idle = "0ms" if "sleep" in ways else "10ms"
+        session = None if "process" in ways else self._story_session(idle)
+        if session is not None and "copy" not in ways:
+            session.map(weights)
+        for number in range(calls + 1):
+            start = time.perf_counter_ns()
+            used = session or duck.open(self._programs["gemv"], args="64KiB", ob="8MiB", idle=idle)
+            if "copy" in ways:
+                used.map(weights.numpy().tobytes())
+            if "sleep" in ways:
+                future = used.submit(x)
+                while not future.done():
+                    time.sleep(0.001)
+                future.result()
+            else:
+                used.call(x)
+            if "flush" in ways:
+                teal_core.flush_lines(weights.numpy())
+                teal_core.flush_lines(used.ob.numpy())
+            if session is None:
+                used.close()
+            if number:
+                taken.append(time.perf_counter_ns() - start)
+        return lane.encode(taken)
+
+    def _story_session(self, idle: str) -> Any:
+        if ("story", idle, 1) not in self._sessions:
+            opened = self.duck("shm").open(self._programs["gemv"], args="64KiB", ob="8MiB", idle=idle)
+            self._sessions["story", idle, 1] = opened
+        return self._sessions["story", idle, 1]
+
     def first_after(self, route: str, pause: float, rounds: int) -> str:
         """The first call after a pause, so many times; ns."""
         call, taken = self.session(route).prepare(work.SMALL), array("q")
@@ -131,7 +168,12 @@ def client(config: dict[str, Any]) -> lane.Contender:
         variants[f"gemv {cores}"] = _variant(caller.rows, cores, *config.get("gemv", (1 << 20, 1024)))
     return lane.Contender(
         variants=variants,
-        questions={"maps": caller.maps, "sends": caller.sends, "first_after": caller.first_after},
+        questions={
+            "maps": caller.maps,
+            "sends": caller.sends,
+            "first_after": caller.first_after,
+            "story": caller.story,
+        },
         note="teal.Duck, one session",
         close=caller.close,
     )

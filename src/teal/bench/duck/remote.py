@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import ExitStack
 
-from teal.bench.lanes import Entry, paired_ratio
+from teal import _core
+from teal.bench.lanes import Entry, Times, paired_difference, paired_ratio
 from teal.bench.report import Promise
+from teal.bench.rivals import work
 
 from .stage import Stage
 
@@ -25,7 +28,8 @@ ROWS = {
 
 
 def measure(stage: Stage) -> None:
-    """From Python, each route; gRPC and Ray."""
+    """Beside a bare echo in C++; from Python, each route; gRPC and Ray."""
+    _bare(stage)
     group, plan = "64 B over loopback, from Python", stage.plan
     with ExitStack() as stack:
         lane = stage.client(stage.ducks(stage.cores.worker), stack)
@@ -44,3 +48,24 @@ def measure(stage: Stage) -> None:
             stage.report.judge(bar, ratio.value, se=ratio.se, note="over session.call(bytes), sealed UDP")
         else:
             stage.report.judge(bar, None, note=f"{row} is not installed: make bench-setup")
+
+
+def _bare(stage: Stage) -> None:
+    """The network loop's own cost: a call whose program runs in the loop's process, beside recvfrom and sendto."""
+    group, plan = "64 B over loopback, no Python", stage.plan
+    times = {name: Times() for name in ("bare echo", "bare echo, 64 B datagrams", "call", "call, sealed")}
+    for block in range(plan.blocks):
+        stage.say(f"bare echo, block {block + 1} of {plan.blocks}")
+        found = _core.measure_duck_echo(
+            calls=plan.fast, bytes=work.SMALL, client_core=stage.cores.client, duck_core=stage.cores.worker
+        )
+        for name, samples in zip(times, (found.bare, found.bare_small, found.call, found.sealed), strict=True):
+            times[name].blocks.append(array("q", samples))
+    notes = ("packets as long as ours", "", "the program in the loop's own process", "the same with a key")
+    for (name, measured), note in zip(times.items(), notes, strict=True):
+        stage.report.add(name, group, measured.all(), note)
+    ratio = paired_ratio(times["call"], times["bare echo"])
+    note = "the program in the loop's own process: with two cores a box would share one with the loop"
+    stage.report.judge("duck.call.udp.vs_bare_echo", ratio.value, se=ratio.se, note=note)
+    added = paired_difference(times["call, sealed"], times["call"])
+    stage.report.judge("duck.call.crypto.added_us", added.value, se=added.se)

@@ -60,8 +60,7 @@ class Stage:
             self.programs = {
                 "echo": self.compiled("echo.c"),
                 "gemv": self.compiled("gemv.c"),
-                "large": self.compiled("echo.c", "large.elf", "-DTEAL_PADDING=1040384", "-DTEAL_CHANGED=1"),
-                "changed": self.compiled("echo.c", "changed.elf", "-DTEAL_PADDING=1040384", "-DTEAL_CHANGED=2"),
+                "nothing": self.compiled("nothing.c", abi="linux"),
             }
             self._stack = self._stack.pop_all()
         return self
