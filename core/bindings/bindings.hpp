@@ -36,6 +36,7 @@ void bind_elf(nb::module_& m);
 void bind_duck_line(nb::module_& m);
 void bind_duck_memory(nb::module_& m);
 void bind_duck_yard(nb::module_& m);
+void bind_kvm(nb::module_& m);
 void bind_duck_net(nb::module_& m);
 
 // (lower bound in nanoseconds, count) of each bucket that is not empty.

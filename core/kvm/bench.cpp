@@ -74,7 +74,7 @@ void Bench::plan_heap(const box::RunOrder& order) {
 }
 
 void Bench::build(const box::RunOrder& order) {
-    check(order.memory_bytes <= std::uint64_t{1} << 40 && order.stack_bytes <= std::uint64_t{1} << 32, "more memory than a run may have");
+    check(order.memory_bytes <= std::uint64_t{1} << 36 && order.stack_bytes <= std::uint64_t{1} << 32, "more memory than a run may have");
     clear();
     order_ = order;
     stack_end_ = stack_end_of(order);
@@ -139,6 +139,7 @@ void Bench::write_stack(const box::RunOrder& order) {
     start_.rip = order.image.entry;
     start_.rsp = stack_end_ - bytes;
     start_.code32 = order.image.narrow;
+    start_.zero_tsc = true;
     if (order.abi == box::Abi::duckinfo && !order.image.narrow) {   // as after a sysret
         start_.rcx = start_.rip;
         start_.r11 = start_.rflags;

@@ -8,6 +8,10 @@
 #include <set>
 #include <thread>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "box/actor.h"
 #include "check.hpp"
 #include "cpu/clock.hpp"
@@ -170,6 +174,59 @@ void process_is_confined(const Loaded& actor) {
     CHECK(status.find("NoNewPrivs:\t1") != std::string::npos);
 }
 
+int weights(std::uint64_t bytes, std::uint64_t word) {
+    const int fd = ::memfd_create("ib", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK_EQ(::ftruncate(fd, static_cast<off_t>(bytes)), 0);
+    CHECK_EQ(::pwrite(fd, &word, sizeof word, 0), static_cast<ssize_t>(sizeof word));
+    CHECK_EQ(::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    return fd;
+}
+
+// Input buffers large and small, mapped, gone over to by the caller alone, forgotten, and mapped where others were.
+void input_buffers_come_and_go(const Loaded& actor) {
+    constexpr std::uint64_t large = 64u << 20;
+    Yard yard(options_of(TEAL_BOX));
+    SessionOrder order = order_of(actor);
+    order.cores = 2;
+    order.input_bytes = 1u << 30;
+    Opened opened = open(yard, order);
+    const auto sum = [&] {
+        const std::uint64_t words[1] = {act_ib};
+        std::uint64_t said[3] = {};
+        if (opened.caller->call(words, sizeof words).result != 24) return std::uint64_t{0};
+        std::memcpy(said, opened.caller->output(), sizeof said);
+        return said[1];
+    };
+    const int one = weights(large, 111), two = weights(4096, 222);
+    const std::int64_t began = monotonic_ns();
+    opened.session->map(1, one, large);
+    const std::int64_t mapped = monotonic_ns();
+    opened.session->map(2, two, 4096);
+    CHECK_EQ(sum(), 222);
+    const std::int64_t again = monotonic_ns();
+    opened.session->map(1, -1, large);
+    std::printf("guest: input buffer of 64 MiB: mapped in %.0f us, again in %.0f us\n", static_cast<double>(mapped - began) / 1e3,
+                static_cast<double>(monotonic_ns() - again) / 1e3);
+    CHECK_EQ(sum(), 111);
+    CHECK_EQ(opened.caller->use(2).result, 0);
+    CHECK_EQ(sum(), 222);
+    CHECK_EQ(opened.caller->use(3).result, -ENOENT);
+    CHECK_EQ(opened.caller->use(0).result, 0);
+    CHECK_EQ(sum(), 0);
+    for (std::uint64_t round = 0; round < 20; ++round) {
+        const int fd = weights((round + 1) << 20, round + 1);
+        opened.session->map(10 + round, fd, (round + 1) << 20);
+        CHECK_EQ(sum(), round + 1);
+        if (round >= 3) opened.session->forget(10 + round - 3);
+        ::close(fd);
+    }
+    CHECK_EQ(opened.caller->use(11).result, -ENOENT);
+    CHECK_EQ(opened.caller->use(1).result, 0);
+    CHECK_EQ(sum(), 111);
+    ::close(one);
+    ::close(two);
+}
+
 // The least of a few opens, and the median of first calls after a sleep.
 void report_kind(const char* program, const char* name, const Loaded& actor) {
     Yard yard(options_of(program));
@@ -207,6 +264,7 @@ int main() {
     report_kind(TEAL_BOX, "guest", actor);
     asks_for_everything(actor);
     process_is_confined(actor);
+    input_buffers_come_and_go(actor);
     records_are_the_same();
     runs_files();
     return check::summary();

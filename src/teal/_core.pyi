@@ -1877,6 +1877,11 @@ def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, 
 def flush_lines(what: Any) -> bool:
     """Drives a packed buffer out of the CPU's caches."""
 
+def kvm_probe() -> dict[str, object]:
+    """
+    What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
+    """
+
 class DuckNet:
     """
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.

@@ -34,7 +34,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
 
 
 def zygote_of(server: Server) -> int:
-    return int(server._yard.zygote_pid)
+    return int(server.yards.get(None).zygote_pid)
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------
@@ -113,6 +113,19 @@ def test_with_cancel_kill_a_call_that_is_given_up_ends_the_program(duck: teal.Du
         assert number(session.call(b"c")) == 1
         assert session.pid != pid
         until(lambda: not alive(pid), "the box has ended")
+
+
+def test_what_dies_gives_its_memory_back(server: Server, program: Path) -> None:
+    with server.connect() as duck:
+        sessions = [duck.open(program) for _ in range(3)]
+        for session in sessions:
+            with pytest.raises(teal.PeerDied):
+                session.call(b"x")
+        until(lambda: server.residents.numbers()["bytes"] == 0, "nothing is kept for the dead")
+        assert number(sessions[0].call(b"c")) == 1
+        for session in sessions:
+            session.close()
+        assert server.residents.numbers()["bytes"] == 0
 
 
 def test_closing_ends_the_box(duck: teal.Duck, program: Path) -> None:

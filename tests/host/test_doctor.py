@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from teal import _core
 from teal.host import doctor
 from teal.host.doctor import Check, Status
 
@@ -450,3 +451,32 @@ def test_what_agents_are_locked_in_with(walls: dict[str, Any], status: Status, w
     assert check.status is status
     assert words in check.found
     assert walls["missing"] in check.found
+
+
+@pytest.mark.parametrize(
+    ("probed", "status", "fix"),
+    [
+        ({"available": True, "text": "KVM: API 12, ring 3 native", "reason": ""}, Status.PASS, None),
+        (
+            {"available": False, "text": "", "reason": "/dev/kvm: Permission denied (errno 13)"},
+            Status.CAUTION,
+            "usermod -aG kvm",
+        ),
+        (
+            {"available": False, "text": "", "reason": "/dev/kvm: No such file or directory (errno 2)"},
+            Status.PASS,
+            None,
+        ),
+    ],
+)
+def test_kvm(probed: dict[str, Any], status: Status, fix: str | None) -> None:
+    check = doctor.check_kvm(probed=probed)
+    assert check.status is status
+    assert (probed["text"] or probed["reason"]) in check.found
+    assert (check.fix is None) if fix is None else (check.fix is not None and fix in check.fix)
+
+
+def test_kvm_of_this_machine() -> None:
+    probed = _core.kvm_probe()
+    assert probed["available"] or probed["reason"]
+    assert "\n" not in str(probed["text"])

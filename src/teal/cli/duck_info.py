@@ -44,4 +44,8 @@ def command(duck: str | None, key_file: str | None, tcp: bool, as_json: bool) ->
     for name, text in rows.items():
         click.echo(draw.printable(f"{name:12} {text}"))
     for guard in info["guards"]:
-        click.echo(draw.printable(f"  {'used' if guard['used'] else 'none':5} {guard['name']:18} {guard['detail']}"))
+        click.echo(
+            draw.printable(
+                f"  {guard['sandbox']}: {'used' if guard['used'] else 'none':5} {guard['name']:18} {guard['detail']}"
+            )
+        )

@@ -35,7 +35,7 @@ log = logging.getLogger("teal.duck")
 @click.option("--reserve", default="512M", show_default=True, callback=options.nbytes, metavar="SIZE",
               help="Of what is free, left free.")  # fmt: skip
 @click.option("--cache", metavar="DIR|none", help="Where programs and data are kept [default: ~/.cache/teal/ducks]")
-@click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm", "inline"]),
+@click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm"]),
               help="What programs run in.")  # fmt: skip
 @click.option(
     "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."

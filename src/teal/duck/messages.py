@@ -61,7 +61,7 @@ class Open(Message, tag="open"):
     idle_ns: Annotated[int, Meta(ge=0, le=LONGEST_NS)] | None = None  # None: the duck's own
     timeout_ns: Annotated[int, Meta(ge=0, le=LONGEST_NS)] = 0  # of one call; 0: no bound
     memory: Bytes = 0  # beyond the program's own image; 0: the duck's own choice
-    sandbox: str | None = None  # process, kvm or inline; None: the duck's own
+    sandbox: str | None = None  # process or kvm; None: the duck's own
 
 
 class Map(Message, tag="map"):

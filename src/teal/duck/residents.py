@@ -13,6 +13,8 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +24,7 @@ from teal.duck.blob import Blob, pages
 from teal.duck.cache import Cache
 from teal.duck.journal import Journal
 from teal.duck.owner import Owner
+from teal.duck.yards import Yards
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded
 
 log = logging.getLogger("teal.duck")
@@ -59,9 +62,9 @@ class Resident:
 class Residents:
     """Thread-safe."""
 
-    def __init__(self, yard: _core.DuckYard, programs: Cache, data: Cache, budget: int, idle_ns: int,
+    def __init__(self, yards: Yards, programs: Cache, data: Cache, budget: int, idle_ns: int,
                  journal: Journal) -> None:  # fmt: skip
-        self._yard = yard
+        self._yards = yards
         self._programs = programs
         self._data = data
         self._budget = budget
@@ -95,6 +98,7 @@ class Residents:
 
     def open(self, owner: Owner, order: messages.Open) -> Resident:
         """Raises NotFound (send the program), InvalidArgument, QuotaExceeded, KernelFailed."""
+        yard = self._yards.get(order.sandbox)
         blob = self._programs.use(order.program)
         cost = 0
         try:
@@ -103,7 +107,7 @@ class Residents:
             cost = self._take(
                 pages(order.ob) + pages(order.args) + program.memory_bytes + memory + _LOG_BYTES + order.cores * 4096
             )
-            box = self._yard.open(program, {
+            box = yard.open(program, {
                 "cores": order.cores, "pin": self._pin(order.cores), "args_bytes": order.args, "ob_bytes": order.ob,
                 "log_bytes": _LOG_BYTES, "memory_bytes": memory,
                 "idle_ns": self._idle_ns if order.idle_ns is None else order.idle_ns,
@@ -152,6 +156,15 @@ class Residents:
                     "less, or give the duck more --memory"
                 )
             self._used += nbytes
+
+    @contextmanager
+    def holding(self, cost: int) -> Iterator[None]:
+        """So much of the budget, for a while. Raises QuotaExceeded."""
+        self._take(cost)
+        try:
+            yield
+        finally:
+            self._give(cost)
 
     def _give(self, cost: int) -> None:
         with self._guard:
@@ -252,6 +265,15 @@ class Residents:
         self._give(resident.cost)
 
     # ---- what there is -------------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Gives back what sessions have whose program has ended.
+
+        Clients here have its fate mapped; those elsewhere are told when they ask next, or leave.
+        """
+        with self._guard:
+            ended = [one for one in self._sessions.values() if one.owner.here and one.box.ending[0] != 0]
+        self._remove(ended, kill=True)
 
     def take_logs(self) -> None:
         """What programs have said since goes to the journal."""

@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from teal import _core
+from teal.duck.yards import SANDBOXES, kvm_missing
 from teal.errors import DeadlineExceeded, PeerDied, TealError
 
 if TYPE_CHECKING:
     from teal.duck.duck import Duck
     from teal.duck.server import Server
+    from teal.duck.session import Session
 
 _CALLS = 2000
 _GUARD_FIXES = {
@@ -48,24 +50,40 @@ def selftest_program() -> Path:
 
 def selftest(server: Server) -> list[Result]:
     """Of a duck in this process; takes about a second."""
-    results = [_kvm()]
+    results = []
     with server.connect() as duck:
-        for name, test in _TESTS.items():
-            results.append(_ran(f"{server.sandbox}: {name}", duck, test))
-    for name, used, detail in server._yard.report():
-        if not used and "not needed" not in detail:
-            results.append(Result(f"guard: {name}", "CAUTION", detail, _GUARD_FIXES.get(name, "")))
+        for sandbox in SANDBOXES:
+            if sandbox == "kvm" and (why := kvm_missing()):
+                results.append(_kvm(why))
+                continue
+            for name, test in _TESTS.items():
+                results.append(_ran(f"{sandbox}: {name}", duck, sandbox, test))
+    for kind, yard in server.yards.there().items():
+        for name, used, detail in yard.report():
+            if not used and "not needed" not in detail:
+                results.append(Result(f"guard of {kind}: {name}", "CAUTION", detail, _GUARD_FIXES.get(name, "")))
     for cache in (server.programs.numbers(), server.data.numbers()):
         if cache.note:
             results.append(Result(f"cache: {cache.kind}", "CAUTION", cache.note, "export XDG_CACHE_HOME=DIR"))
     return results
 
 
-def _ran(name: str, duck: Duck, test: Callable[[Duck], str]) -> Result:
+def _ran(name: str, duck: Duck, sandbox: str, test: Callable[[Opener], str]) -> Result:
     try:
-        return Result(name, "PASS", test(duck))
+        return Result(name, "PASS", test(Opener(duck, sandbox)))
     except (TealError, AssertionError) as error:
         return Result(name, "FAIL", f"{type(error).__name__}: {error}"[:400])
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens the program in one kind of sandbox."""
+
+    duck: Duck
+    sandbox: str
+
+    def open(self, **settings: Any) -> Session:
+        return self.duck.open(selftest_program(), name="selftest", sandbox=self.sandbox, **settings)
 
 
 def _number(answer: _core.Tensor) -> int:
@@ -77,8 +95,8 @@ def _expect(true: bool, what: str) -> None:
         raise AssertionError(what)
 
 
-def _answers(duck: Duck) -> str:
-    with duck.open(selftest_program(), name="selftest") as session:
+def _answers(duck: Opener) -> str:
+    with duck.open() as session:
         call = session.prepare(64)
         call.args.numpy()[:] = ord("e")
         times = []
@@ -91,16 +109,16 @@ def _answers(duck: Duck) -> str:
         return f"64 bytes there and back, p50 {sorted(times)[_CALLS // 2] / 1000:.2f} us"
 
 
-def _cores(duck: Duck) -> str:
+def _cores(duck: Opener) -> str:
     count = min(len(os.sched_getaffinity(0)), 4)
-    with duck.open(selftest_program(), name="selftest", cores=count) as session:
+    with duck.open(cores=count) as session:
         _expect(all(_number(session.call(b"m")) == count for _ in range(100)), "not all cores came")
     return f"{count} cores meet at a barrier"
 
 
-def _buffer(duck: Duck) -> str:
-    with duck.open(selftest_program(), name="selftest") as session:
-        shared = duck.empty(1 << 20)
+def _buffer(duck: Opener) -> str:
+    with duck.open() as session:
+        shared = duck.duck.empty(1 << 20)
         shared.numpy()[:] = 3
         session.map(shared)
         _expect(_number(session.call(b"s")) == 3 << 20, "the input buffer is not what was mapped")
@@ -113,8 +131,8 @@ def _buffer(duck: Duck) -> str:
     return "mapped without a copy, and read-only"
 
 
-def _dies(duck: Duck) -> str:
-    with duck.open(selftest_program(), name="selftest") as session, duck.open(selftest_program()) as other:
+def _dies(duck: Opener) -> str:
+    with duck.open() as session, duck.open() as other:
         _number(other.call(b"c"))
         try:
             session.call(b"x")
@@ -129,8 +147,8 @@ def _dies(duck: Duck) -> str:
     return f"a crash ends one session; the next call works {took * 1000:.1f} ms later"
 
 
-def _loops(duck: Duck) -> str:
-    with duck.open(selftest_program(), name="selftest", timeout="30ms") as session:
+def _loops(duck: Opener) -> str:
+    with duck.open(timeout="30ms") as session:
         try:
             session.call(b"f")
         except DeadlineExceeded:
@@ -138,8 +156,8 @@ def _loops(duck: Duck) -> str:
         raise AssertionError("it returned")
 
 
-def _asks(duck: Duck) -> str:
-    with duck.open(selftest_program(), name="selftest") as session:
+def _asks(duck: Opener) -> str:
+    with duck.open() as session:
         try:
             answer = session.call(b"k")
         except PeerDied as error:
@@ -149,7 +167,7 @@ def _asks(duck: Duck) -> str:
         return f"a system call that is not allowed: errno {-number}"
 
 
-_TESTS: dict[str, Callable[[Duck], str]] = {
+_TESTS: dict[str, Callable[[Opener], str]] = {
     "calls": _answers,
     "cores": _cores,
     "input buffer": _buffer,
@@ -159,12 +177,8 @@ _TESTS: dict[str, Callable[[Duck], str]] = {
 }
 
 
-def _kvm() -> Result:
-    if os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return Result("back end: kvm", "PASS", "/dev/kvm can be opened")
-    fix = (
-        "usermod -aG kvm $USER, or chmod 666 /dev/kvm"
-        if os.path.exists("/dev/kvm")
-        else "modprobe kvm_amd || modprobe kvm_intel"
-    )
-    return Result("back end: kvm", "CAUTION", "/dev/kvm cannot be opened: programs run in processes", fix)
+def _kvm(why: str) -> Result:
+    fix = "modprobe kvm_amd || modprobe kvm_intel"
+    if os.path.exists("/dev/kvm") and not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        fix = "usermod -aG kvm $USER, and log in again"
+    return Result("kvm", "CAUTION", f"no guests here, programs run in processes: {why}", fix)

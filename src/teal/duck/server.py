@@ -39,6 +39,7 @@ from teal.duck.owner import Owner
 from teal.duck.residents import Residents
 from teal.duck.shelf import Shelf
 from teal.duck.vitals import vitals
+from teal.duck.yards import Yards
 from teal.errors import InternalError, InvalidArgument, NotFound, VersionMismatch
 from teal.host import argument, wire
 from teal.host.cache import default_folder
@@ -52,15 +53,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("teal.duck")
 
 KINDS = ("programs", "data")
-SANDBOXES = ("process", "kvm", "inline")
 _TICK_S = 0.25  # between looks at what programs have said
 _ARRIVED_S = 60.0  # how long a blob that came over the wire waits to be asked for
 _FILE_SHARE = 1 << 40
-
-
-def box_program() -> str:
-    """The executable that boxes start as."""
-    return str(Path(_core.__file__).parent / "duck" / "bin" / "teal-box")
 
 
 class Server:
@@ -70,9 +65,9 @@ class Server:
     other machines as well, over UDP and TCP; beyond loopback only with ``key`` (64 hexadecimal digits) or ``key_file``.
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
-    data; None: the user's own; False: in memory only. ``sandbox``: process, kvm or inline. ``spares``: boxes kept
-    ready. ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md), which has no
-    authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
+    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask.
+    ``spares``: boxes kept ready. ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
+    which has no authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
     Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
     """
 
@@ -94,8 +89,6 @@ class Server:
         classic_trusted: bool = False,
         classic_buffer: int | None = None,
     ) -> None:
-        if sandbox not in SANDBOXES:
-            raise InvalidArgument(f"{sandbox!r}, expected one of {SANDBOXES}", path="$.sandbox")
         if key is not None and key_file is not None:
             raise InvalidArgument("key and key_file are given; one is enough", path="$.key_file")
         self.name = f"x{secrets.token_hex(8)}" if name is None else name
@@ -125,9 +118,9 @@ class Server:
         self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
         try:
-            self._yard = _core.DuckYard(box_program(), spares)
+            self.yards = Yards(sandbox, spares)
             self.residents = Residents(
-                self._yard, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
+                self.yards, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
             )
             self._door = Door(address, self.obey, self.gone)
         except BaseException:
@@ -164,11 +157,6 @@ class Server:
         """HOST:PORT for others, or None."""
         return None if self._gate is None else self._gate.address
 
-    @property
-    def yard(self) -> _core.DuckYard:
-        """What makes and ends its boxes."""
-        return self._yard
-
     def connect(self) -> Duck:
         """A client of this duck."""
         from teal.duck.duck import Duck
@@ -196,8 +184,8 @@ class Server:
         log.removeHandler(self.journal)
 
     def _close_quietly(self) -> None:
-        if (yard := getattr(self, "_yard", None)) is not None:
-            yard.close()
+        if (yards := getattr(self, "yards", None)) is not None:
+            yards.close()
         for _, blob in self._arrived.values():
             blob.close()
         self.programs.close()
@@ -213,6 +201,7 @@ class Server:
     def _tick(self) -> None:
         while not self.stopped.wait(_TICK_S):
             self.residents.take_logs()
+            self.residents.reap()
             now = time.monotonic()
             with self._guard:
                 late = [digest for digest, (since, _) in self._arrived.items() if now - since > _ARRIVED_S]
@@ -322,8 +311,6 @@ class Server:
             before[1].close()
 
     def _open(self, owner: Owner, order: messages.Open) -> Answer:
-        if order.sandbox not in (None, self.sandbox):
-            raise InvalidArgument(f"{order.sandbox!r}: this duck runs its programs in {self.sandbox}", path="$.sandbox")
         resident = self.residents.open(owner, order)
         facts: Mapping[str, int] = resident.box.facts
         if self._gate is not None and not owner.here:
@@ -332,17 +319,27 @@ class Server:
             except BaseException:
                 self.residents.close(owner, resident.number, kill=True)
                 raise
-        body = {"session": resident.number, "facts": dict(facts), "pid": facts["box_pid"], "sandbox": self.sandbox,
-                "wire": resident.wire, "name": order.name}  # fmt: skip
+        body = {
+            "session": resident.number,
+            "facts": dict(facts),
+            "pid": facts["box_pid"],
+            "sandbox": order.sandbox or self.sandbox,
+            "wire": resident.wire,
+            "name": order.name,
+        }
         return body, (resident.box.control_fd, resident.box.fate_fd) if owner.here else ()
 
     def _judge(self, order: messages.Judge) -> dict[str, Any]:
-        with self.programs.using(order.program) as program:
+        yard = self.yards.get(order.sandbox)
+        with (
+            self.programs.using(order.program) as program,
+            self.residents.holding(order.memory + 2 * order.output),
+        ):
             ready = self.residents.program(program, "", duckinfo=order.abi == "duckinfo")
             if order.stdin is None:
-                return judged(self._yard, ready, order, None)
+                return judged(yard, ready, order, None)
             with self.data.using(order.stdin) as given:
-                return judged(self._yard, ready, order, given)
+                return judged(yard, ready, order, given)
 
     # ---- what it says of itself --------------------------------------------------------------------------------------
 
@@ -361,7 +358,11 @@ class Server:
             "idle_ns": self.idle_ns,
             "vitals": asdict(vitals()),
             "budget": asdict(self.budget),
-            "guards": [{"name": name, "used": used, "detail": detail} for name, used, detail in self._yard.report()],
+            "guards": [
+                {"sandbox": kind, "name": name, "used": used, "detail": detail}
+                for kind, yard in self.yards.there().items()
+                for name, used, detail in yard.report()
+            ],
             "sessions": self.residents.rows(),
         }
 
@@ -373,7 +374,7 @@ class Server:
             "sessions": self.residents.numbers(),
             "programs": asdict(self.programs.numbers()),
             "data": asdict(self.data.numbers()),
-            "yard": self._yard.statistics(),
+            "yards": {kind: yard.statistics() for kind, yard in self.yards.there().items()},
             "net": None if self._gate is None else self._gate.figures(),
             "classic": None if self.hatch is None else self.hatch.statistics(),
         }  # fmt: skip

@@ -12,6 +12,7 @@ after that opens the program anew (``restart=False``: it raises), with the same 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from teal.duck import blob as blobs
 from teal.duck import messages
 from teal.duck.future import DuckFuture
 from teal.duck.shared import Place
-from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, PeerDied, TealError
+from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, NotFound, PeerDied, TealError
 from teal.host.duration import nanoseconds
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Session:
         self.pid: int = body["pid"]
         """Process of the box, on the duck's machine."""
         self.sandbox: str = body["sandbox"]
-        """What keeps the program in: process, kvm or inline."""
+        """What keeps the program in: process or kvm."""
         self._died = False
         self._there: set[int] = set()  # input buffers that the box has mapped, by their keys; the duck may drop some
 
@@ -167,6 +168,7 @@ class Session:
 
     def _again(self) -> None:
         self._line.close()
+        self._leave(kill=True)
         self._open()
         self._restarts += 1
         if self._mapped is not None:
@@ -259,14 +261,15 @@ class Session:
             self._closed = True
             self._duck._sessions.discard(self)
             busy = self._line.busy
-            gone = self._died or self._line.over
             self._line.close()
             self._blob.close()
-        if not gone and os.getpid() == self._duck._pid:
-            try:
-                self._duck._link.ask(messages.Close(self.number, kill=busy))
-            except (Closed, ConnectionError):
-                pass  # the duck is gone, and the session with it
+        if os.getpid() == self._duck._pid:
+            self._leave(kill=busy)
+
+    def _leave(self, *, kill: bool) -> None:
+        """The duck gives up what it keeps for the session, if it has not seen its end by itself."""
+        with contextlib.suppress(Closed, ConnectionError, NotFound):
+            self._duck._link.ask(messages.Close(self.number, kill=kill))
 
     def __enter__(self) -> Session:
         return self

@@ -420,6 +420,17 @@ def check_agent_walls(root: Path = ROOT, offered: Mapping[str, Any] | None = Non
     return Check("agent walls", Status.CAUTION, f"{found} ({walls['missing']})", why)
 
 
+def check_kvm(root: Path = ROOT, probed: Mapping[str, Any] | None = None) -> Check:
+    """Whether a program can run in a virtual machine without an operating system (docs/kvm.md): one is run to see."""
+    why = "Native programs of strangers can run in a virtual machine instead of a process (docs/kvm.md)."
+    found = _core.kvm_probe() if probed is None else probed
+    if found["available"]:
+        return Check("kvm", Status.PASS, str(found["text"]), why)
+    if "errno 13" in str(found["reason"]):
+        return Check("kvm", Status.CAUTION, str(found["reason"]), why, _as_root(root, "usermod -aG kvm $USER"))
+    return Check("kvm", Status.PASS, f"none to use: {found['reason']}", why)
+
+
 CHECKS: tuple[Callable[[Path], Check], ...] = (
     check_cpu,
     check_cores,
@@ -439,6 +450,7 @@ CHECKS: tuple[Callable[[Path], Check], ...] = (
     check_user_namespaces,
     check_container,
     check_agent_walls,
+    check_kvm,
     check_onnxruntime,
     check_opencl,
     check_cuda,

@@ -86,7 +86,7 @@ class Hatch:
             server.residents.reserve(-nbytes)
             raise
         self._buffer = Buffer(nbytes)
-        self._runs = runs.Runs(server.yard, server.residents, self._buffer, max(whole - nbytes, 0))
+        self._runs = runs.Runs(server.yards, server.residents, self._buffer, max(whole - nbytes, 0))
         self.stores = {"elf": Store(server.programs, MOST["elf"]), "data": Store(server.data, MOST["data"])}
         self._journal = Journal(_RING)
         log.addHandler(self._journal)

@@ -19,6 +19,7 @@ from teal import _core
 from teal.duck import blob as blobs
 from teal.duck.classic.buffer import PAGE, Buffer, overlap
 from teal.duck.residents import Residents
+from teal.duck.yards import Yards
 from teal.errors import InvalidArgument, QuotaExceeded
 
 # The record's keys, in the order in which they travel.
@@ -61,8 +62,8 @@ def order_of(numbers: tuple[int, ...], buffer: Buffer) -> Order | None:
 class Runs:
     """One at a time. ``room``: bytes that a program's memory and outputs may have."""
 
-    def __init__(self, yard: _core.DuckYard, residents: Residents, buffer: Buffer, room: int) -> None:
-        self._yard = yard
+    def __init__(self, yards: Yards, residents: Residents, buffer: Buffer, room: int) -> None:
+        self._yards = yards
         self._residents = residents
         self._buffer = buffer
         self.room = room
@@ -75,7 +76,8 @@ class Runs:
                 raise QuotaExceeded(
                     f"memory of {order.memory} bytes, outputs of {order.outputs}: this duck has {self.room} for a run"
                 )
-            return self._run(order, self._program(*order.ranges[0]))
+            with self._residents.holding(order.memory + order.outputs):
+                return self._run(order, self._program(*order.ranges[0]))
         except InvalidArgument as error:
             return _failed(f"Can't load ELF: {error}")
         except (QuotaExceeded, OSError) as error:
@@ -99,7 +101,7 @@ class Runs:
             _zeros() as out_fd,
             _zeros() as err_fd,
         ):
-            record = self._yard.judge_duckinfo(program, {
+            record = self._yards.get(None).judge_duckinfo(program, {
                 "time_limit_ns": order.time_ns, "memory_bytes": order.memory, "clear_ob": order.clear_ob,
                 "in": in_fd, "in_offset": in_offset, "in_bytes": given[1],
                 "ib": ib_fd, "ib_offset": ib_offset, "ib_bytes": ib[1],

@@ -1,0 +1,69 @@
+"""The yards of a duck: one for each kind of sandbox, each made when the first program asks for it.
+
+Theory of operation: a yard (core/box/yard.hpp) starts one executable, and everything else is the same: ``process``
+boxes are processes, ``kvm`` boxes are guests without an operating system, where /dev/kvm can run one (docs/kvm.md).
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from teal import _core
+from teal.errors import Closed, InvalidArgument, NotFound
+
+SANDBOXES = {"process": "teal-box", "kvm": "teal-kvm-box"}  # kind: the executable of its boxes
+
+
+class Yards:
+    """``default``: the kind of programs that ask for none; made at once. Thread-safe.
+
+    Raises InvalidArgument, NotFound: this machine cannot run a guest.
+    """
+
+    def __init__(self, default: str, spares: int) -> None:
+        if default not in SANDBOXES:
+            raise InvalidArgument(f"{default!r}, expected one of {list(SANDBOXES)}", path="$.sandbox")
+        self.default = default
+        self._spares = spares
+        self._guard = threading.Lock()  # guards what is below
+        self._yards: dict[str, _core.DuckYard] = {}
+        self._closed = False
+        self.get(default)
+
+    def get(self, sandbox: str | None) -> _core.DuckYard:
+        """The yard of that kind. Raises InvalidArgument, NotFound, Closed."""
+        kind = sandbox or self.default
+        if kind not in SANDBOXES:
+            raise InvalidArgument(f"{kind[:40]!r}, expected one of {list(SANDBOXES)}", path="$.sandbox")
+        with self._guard:
+            if self._closed:
+                raise Closed("the duck is closed")
+            found = self._yards.get(kind)
+            if found is None:
+                found = self._yards[kind] = self._made(kind)
+            return found
+
+    def _made(self, kind: str) -> _core.DuckYard:
+        if kind == "kvm" and (why := kvm_missing()):
+            raise NotFound(f"no KVM to run guests: {why}; sandbox='process' needs none")
+        return _core.DuckYard(str(Path(_core.__file__).parent / "duck" / "bin" / SANDBOXES[kind]), self._spares)
+
+    def there(self) -> dict[str, _core.DuckYard]:
+        """Those that were made."""
+        with self._guard:
+            return dict(self._yards)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            yards = list(self._yards.values())
+            self._yards.clear()
+        for yard in yards:
+            yard.close()
+
+
+def kvm_missing() -> str:
+    """Why no guest can be run on this machine; empty: one can."""
+    probe = _core.kvm_probe()
+    return "" if probe["available"] else str(probe["reason"])
