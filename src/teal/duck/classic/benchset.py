@@ -105,7 +105,7 @@ def _run(client: Client, program: bytes, load: Load, scale: float) -> Judged:
     record = judged.record
     if record["status"] != "Run Finished" or record["return-code"] != 0:
         why = record.get("reason") or f"trap {record['trap-num']}, exit status {record['return-code']}"
-        raise KernelFailed(f"{load.name}: {record['status']} ({why})")
+        raise KernelFailed(f"the row {load.name} did not finish well: {record['status']}, {why}")
     return judged
 
 
