@@ -1571,45 +1571,6 @@ def simulate(spec: SimSpec, make: Callable[[], Policy], progress: Callable[[int]
     Plays it. `make` gives the policy of each agent that comes; `progress` hears now and then how many requests have come.
     """
 
-class DuckEchoTimes:
-    @property
-    def bare(self) -> list[int]: ...
-
-    @property
-    def bare_small(self) -> list[int]: ...
-
-    @property
-    def call(self) -> list[int]: ...
-
-    @property
-    def sealed(self) -> list[int]: ...
-
-def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
-    """
-    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
-    """
-
-class DuckBlobRates:
-    @property
-    def bare_udp(self) -> list[float]: ...
-
-    @property
-    def bare_tcp(self) -> list[float]: ...
-
-    @property
-    def udp(self) -> list[float]: ...
-
-    @property
-    def udp_sealed(self) -> list[float]: ...
-
-    @property
-    def tcp(self) -> list[float]: ...
-
-def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
-    """
-    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
-    """
-
 class ElfProgram:
     """A static ELF file that was read and checked."""
 

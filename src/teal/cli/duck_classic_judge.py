@@ -30,7 +30,7 @@ def command(
     host: str,
     stdin: str | None,
     ib: str | None,
-    ob: int,
+    ob: int | None,
     ob_file: str | None,
     limit: str,
     memory: int,
@@ -58,7 +58,7 @@ def command(
             memory=memory,
             stdout=output,
             ib=Path(ib).read_bytes() if ib else b"",
-            ob=ob,
+            ob=ob or 0,
         )
         sent = client.statistics()
     if ob_file:

@@ -46,7 +46,7 @@ log = logging.getLogger("teal.duck")
 @click.option("--classic-trusted", is_flag=True, help="--classic beyond loopback: whoever reaches it may run programs, "
               "read and overwrite its buffer and end all sessions.")  # fmt: skip
 @click.option("--classic-buffer", callback=options.nbytes, metavar="SIZE",
-              help="Its flat buffer [default: half of what sessions have]")  # fmt: skip
+              help="Its flat buffer [default: half of what sessions have, or less]")  # fmt: skip
 @click.option("--announce", is_flag=True, help="Let `teal duck ls --lan` find it (needs the extra: discovery).")
 @click.option("--selftest", is_flag=True, help="Run the self-test first, and refuse to serve if it fails.")
 @click.option("--log-level", default="info", show_default=True,

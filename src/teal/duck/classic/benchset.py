@@ -20,19 +20,20 @@ from teal.duck import cc
 from teal.duck.classic.client import Client, Judged
 from teal.errors import KernelFailed, NotFound
 
-_MIB = 1 << 20
+_MEMORY = 16 << 20  # of a program beside what its work takes
 _TIME = "60s"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A row: a program, what it shall do (two numbers on stdin: size, and rounds that `scale` multiplies), memory."""
+    """A row: a program, what it shall do (two numbers on stdin: size, and rounds that `scale` multiplies), bytes
+    of memory that a round takes."""
 
     name: str
     program: str
     size: int
     rounds: int
-    memory: int = 256 * _MIB
+    per_round: int = 0
 
 
 LOADS = (
@@ -41,10 +42,10 @@ LOADS = (
     Load("memory 256 KiB", "memory", 256 << 10, 10_000_000),
     Load("memory 4 MiB", "memory", 4 << 20, 5_000_000),
     Load("memory 64 MiB", "memory", 64 << 20, 2_000_000),
-    Load("sort", "sort", 0, 500_000),
-    Load("radix sort", "radix", 0, 4_000_000),
+    Load("sort", "sort", 0, 500_000, 8),
+    Load("radix sort", "radix", 0, 4_000_000, 8),
     Load("cache flush", "flush", 4 << 20, 20),
-    Load("page faults", "faults", 0, 100_000, 512 * _MIB),
+    Load("page faults", "faults", 0, 100_000, 4096),
 )
 
 
@@ -101,7 +102,8 @@ def measure(
 
 def _run(client: Client, program: bytes, load: Load, scale: float) -> Judged:
     rounds = max(1, round(load.rounds * scale))
-    judged = client.judge(program, b"%d %d\n" % (load.size, rounds), time=_TIME, memory=load.memory, stdout=4096)
+    memory = _MEMORY + load.size + load.per_round * rounds
+    judged = client.judge(program, b"%d %d\n" % (load.size, rounds), time=_TIME, memory=memory, stdout=4096)
     record = judged.record
     if record["status"] != "Run Finished" or record["return-code"] != 0:
         why = record.get("reason") or f"trap {record['trap-num']}, exit status {record['return-code']}"

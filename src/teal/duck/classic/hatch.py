@@ -44,6 +44,7 @@ log = logging.getLogger("teal.duck")
 PORT = 9999  # the reference's
 _RING = 32 << 10  # of the log
 _BATCH = 64
+_ROOM = 320 << 20  # for a run of 256 MiB and its outputs
 _RECEIVE_BYTES = 4 << 20  # asked for; the system may give less
 _TEXT = requests.MOST_READ
 _TOUCHES = frozenset(  # the buffer: not while a program runs in it
@@ -68,8 +69,8 @@ class _Running:
 class Hatch:
     """Serves from the start until ``close``. ``listen``: HOST:PORT, port 0: any.
 
-    ``trusted``: also beyond loopback. ``buffer``: bytes of the flat buffer [half of what the duck has for sessions];
-    it counts against the duck's budget, and the other half bounds the memory of a run.
+    ``trusted``: also beyond loopback. ``buffer``: bytes of the flat buffer [half of what the duck has for sessions, or
+    less, so that a run has its room]; it counts against the duck's budget, and the rest bounds the memory of a run.
     Raises InvalidArgument (address), Busy (the port is taken), QuotaExceeded.
     """
 
@@ -77,7 +78,7 @@ class Hatch:
         family, place = _place(listen, trusted)
         self._server = server
         whole = server.budget.sessions
-        nbytes = _whole_pages(whole // 2 if buffer is None else buffer)
+        nbytes = _whole_pages(_share(whole) if buffer is None else buffer)
         server.residents.reserve(nbytes)
         self._reserved = nbytes
         try:
@@ -381,6 +382,11 @@ class Hatch:
 def _lines(facts: dict[str, Any]) -> bytes:
     said = "".join(f"\n{name}: {value}" for name, value in facts.items())
     return said.encode("ascii", "replace")[:_TEXT]
+
+
+def _share(sessions: int) -> int:
+    """Half of it, but a run has ``_ROOM``; and a quarter at least."""
+    return max(sessions // 4, min(sessions // 2, sessions - _ROOM))
 
 
 def _whole_pages(nbytes: int) -> int:
