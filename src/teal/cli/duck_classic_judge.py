@@ -16,9 +16,7 @@ from teal.cli import draw, options
 @click.option("--stdin", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Its input [default: this command's own, unless that is a terminal]")  # fmt: skip
 @click.option("--ib", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Its input buffer.")
-@click.option(
-    "--ob", default="0", show_default=True, callback=options.nbytes, metavar="SIZE", help="Its output buffer."
-)
+@click.option("--ob", callback=options.nbytes, metavar="SIZE", help="Its output buffer [default: none]")
 @click.option("--ob-file", type=click.Path(dir_okay=False), metavar="FILE", help="Where the output buffer goes after.")
 @click.option("--time", "limit", default="1s", show_default=True, metavar="TIME", help="CPU time.")
 @click.option("--memory", default="256M", show_default=True, callback=options.nbytes, metavar="SIZE", help="Memory.")
