@@ -81,7 +81,7 @@ def test_judge(host: str, program: Path, tmp_path: Path) -> None:
 
 
 def test_info(host: str) -> None:
-    found = said("info", "--host", host, "--log", "400")
+    found = said("info", "--host", host, "--log", "1200")
     assert found["buffer-size"] == str(192 << 20)
     assert found["caches"]["elf"]["most_objects"] == 1000
     assert "classic" in found["log"]

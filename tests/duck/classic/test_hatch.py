@@ -192,6 +192,26 @@ def test_reboot_ends_sessions_and_empties_the_buffer() -> None:
         assert duck.statistics()["sessions"]["open"] == 0
 
 
+@pytest.mark.parametrize("end", ["reboot", "close"])
+def test_a_run_ends_with_the_machine(actor: bytes, end: str) -> None:
+    with Server(None, cache=False, memory=1 << 30, classic="127.0.0.1:0", classic_buffer=1 << 20) as server:
+        assert server.hatch is not None
+        with Client(server.hatch.address) as client:
+            client.write(0, actor)
+            client.write(1 << 19, b"l")
+            seq_time_memory = b"judge 1 499000000000 65536"
+            ranges = b" 0 %d %d 1 600000 9 700000 9 800000 0 800000 0 0" % (len(actor), 1 << 19)
+            client._socket.send(seq_time_memory + ranges)  # it takes minutes
+            assert client.query_all()["judging"] == "1"
+            if end == "reboot":
+                client.reboot()
+                assert client.read(0, 4) == bytes(4)
+                assert client.query_all()["judging"] == "0"
+                assert client.judge(actor, b"oquack", stdout=99, stderr=99, memory=1 << 24).stdout == b"quack"
+            else:
+                server.hatch.close()
+
+
 def test_only_loopback_unless_it_is_trusted() -> None:
     with pytest.raises(InvalidArgument, match="no authentication"):
         Server(None, cache=False, memory=1 << 30, classic="0.0.0.0:0")

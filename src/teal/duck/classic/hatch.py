@@ -1,7 +1,8 @@
 """The hatch of a duck: answers JudgeDuck-OS's own protocol over UDP, one datagram in, at most one out.
 
 Theory of operation: one thread reads datagrams and answers them one after the other; a judged run, and a reboot, is
-done by a second one. Whoever resends gets the same again: every request may be repeated, the answer echoes what it
+done by a second one; its runs have a yard of their own, so that a reboot or the end of the duck ends them at once,
+and nothing else. Whoever resends gets the same again: every request may be repeated, the answer echoes what it
 answers, and the result of the last run is kept under all sixteen numbers until something else is written to the buffer.
 While a program runs in the buffer, requests that touch it get no answer, and are sent again. What is malformed or out
 of range gets none either, and is counted.
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from teal import _core
 from teal._version import __version__
 from teal.duck.classic import request as requests
 from teal.duck.classic import run as runs
@@ -34,6 +36,7 @@ from teal.duck.classic.store import MOST, Store
 from teal.duck.journal import Journal
 from teal.duck.net import is_loopback, split_address
 from teal.duck.vitals import vitals
+from teal.duck.yards import Yards
 from teal.errors import Busy, InvalidArgument
 
 if TYPE_CHECKING:
@@ -87,7 +90,8 @@ class Hatch:
             server.residents.reserve(-nbytes)
             raise
         self._buffer = Buffer(nbytes)
-        self._runs = runs.Runs(server.yards, server.residents, self._buffer, max(whole - nbytes, 0))
+        self._yards = Yards(server.yards.default, 0)
+        self._runs = runs.Runs(self._yard, server.residents, self._buffer, max(whole - nbytes, 0))
         self.stores = {"elf": Store(server.programs, MOST["elf"]), "data": Store(server.data, MOST["data"])}
         self._journal = Journal(_RING)
         log.addHandler(self._journal)
@@ -113,10 +117,11 @@ class Hatch:
                  "; no authentication: whoever reaches it may run programs" if trusted else "")  # fmt: skip
 
     def close(self) -> None:
-        """Returns when the run that is going on is over."""
+        """A run that is going on is ended."""
         if self._closed:
             return
         self._closed = True
+        self._yards.close()
         self._jobs.put(None)
         os.eventfd_write(self._wake, 1)
         for thread in self._threads:
@@ -184,6 +189,9 @@ class Hatch:
         except OSError:  # the way is full or gone: it will be asked for again
             self._counts["not_sent"] += 1
 
+    def _yard(self) -> _core.DuckYard:
+        return self._yards.get(None)
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             after = job()
@@ -232,12 +240,16 @@ class Hatch:
         self._send(self._result.reply, running.asker)
 
     def _reboot(self) -> None:
-        """Sessions end, the buffer is zeros, names of caches are forgotten; a run that is going on ends first."""
+        """Runs and sessions end, the buffer is zeros, names of caches are forgotten."""
         if self._rebooting:
             return
         self._rebooting = True
+        self._yards.close()
 
         def job() -> Callable[[], None]:
+            self._yards = Yards(self._server.yards.default, 0)
+            if self._closed:
+                self._yards.close()
             ended = self._server.residents.close_all(None)
             self._buffer.clear(0, self._buffer.nbytes)
             return lambda: self._rebooted(ended)

@@ -9,7 +9,7 @@ itself is that of every judged DuckInfo program (core/box/duckinfo.hpp).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,8 +19,7 @@ from teal import _core
 from teal.duck import blob as blobs
 from teal.duck.classic.buffer import PAGE, Buffer, overlap
 from teal.duck.residents import Residents
-from teal.duck.yards import Yards
-from teal.errors import InvalidArgument, QuotaExceeded
+from teal.errors import Closed, InvalidArgument, QuotaExceeded
 
 # The record's keys, in the order in which they travel.
 KEYS = (
@@ -62,8 +61,8 @@ def order_of(numbers: tuple[int, ...], buffer: Buffer) -> Order | None:
 class Runs:
     """One at a time. ``room``: bytes that a program's memory and outputs may have."""
 
-    def __init__(self, yards: Yards, residents: Residents, buffer: Buffer, room: int) -> None:
-        self._yards = yards
+    def __init__(self, yard: Callable[[], _core.DuckYard], residents: Residents, buffer: Buffer, room: int) -> None:
+        self._yard = yard
         self._residents = residents
         self._buffer = buffer
         self.room = room
@@ -80,7 +79,7 @@ class Runs:
                 return self._run(order, self._program(*order.ranges[0]))
         except InvalidArgument as error:
             return _failed(f"Can't load ELF: {error}")
-        except (QuotaExceeded, OSError) as error:
+        except (QuotaExceeded, Closed, OSError) as error:
             return _failed(str(error))
 
     def _program(self, offset: int, length: int) -> _core.DuckProgram:
@@ -101,7 +100,7 @@ class Runs:
             _zeros() as out_fd,
             _zeros() as err_fd,
         ):
-            record = self._yards.get(None).judge_duckinfo(program, {
+            record = self._yard().judge_duckinfo(program, {
                 "time_limit_ns": order.time_ns, "memory_bytes": order.memory, "clear_ob": order.clear_ob,
                 "in": in_fd, "in_offset": in_offset, "in_bytes": given[1],
                 "ib": ib_fd, "ib_offset": ib_offset, "ib_bytes": ib[1],
