@@ -229,6 +229,8 @@ void HostSeat::ready(const RequestFacts& facts) noexcept {
     times.told = now_;
     times.decided = 0;
     times.left = 0;
+    times.started.store(0, std::memory_order_relaxed);  // whoever runs it may not know this seat
+    times.ended.store(0, std::memory_order_relaxed);
     send(m);
 }
 
@@ -258,6 +260,14 @@ void HostSeat::left(const RequestFacts& facts, MessageType why, std::uint32_t wo
 }
 
 void HostSeat::count_asked() noexcept { add(numbers().asked); }
+
+bool HostSeat::count_unobeyed(std::uint32_t worker, std::uint32_t record, std::uint32_t generation) noexcept {
+    std::uint64_t asked = preempt_asked(worker);
+    if (asked != (record | std::uint64_t{generation} << 32)) return false;
+    map_.worker_desk(worker).preempt.compare_exchange_strong(asked, 0, std::memory_order_relaxed);
+    numbers().asks_refused.fetch_add(1, std::memory_order_relaxed);
+    return true;
+}
 
 void HostSeat::blocked(std::uint32_t record, std::uint32_t worker) noexcept {
     StatusWord& entry = map_.request_word(record);

@@ -175,6 +175,8 @@ public:
     // By a worker whose request left because the agent asked for it (under the role), and of asks that named what did not run any more.
     void count_asked() noexcept;
     void count_in_vain(std::uint64_t asks) noexcept { numbers().asks_in_vain.fetch_add(asks, std::memory_order_relaxed); }
+    // By a worker, of what it ran to its end: did the agent ask for it, though it could not be left? Counted, once for each.
+    bool count_unobeyed(std::uint32_t worker, std::uint32_t record, std::uint32_t generation) noexcept;
     [[nodiscard]] bool is_idle(std::uint32_t worker) const noexcept {
         const SeatWorker& line = map_.seat_worker(worker);
         return (line.flags & worker_online) != 0 && line.running == no_object && line.told != 0;

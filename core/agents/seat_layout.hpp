@@ -63,6 +63,7 @@ struct SeatNumbers {
     std::atomic<std::uint64_t> preempted, yielded;  // requests that left their worker and were offered again
     std::atomic<std::uint64_t> asked;        // those among them that left because the agent said so, and not a quantum
     std::atomic<std::uint64_t> asks_in_vain; // of the agent, for what did not run any more; added to by workers without the role
+    std::atomic<std::uint64_t> asks_refused; // of the agent, for what ran and could not be left; likewise
     Histogram stages[seat_stages];
     Histogram age;                           // of decisions, when a worker took them up: the staleness window
 };

@@ -55,9 +55,9 @@ NB_MODULE(_core, m) {
     teal::bind_duck_line(m);
     teal::bind_duck_memory(m);
     teal::bind_duck_yard(m);
+    teal::bind_kvm(m);
     teal::bind_duck_bench(m);
     teal::bind_box_bench(m);
-    teal::bind_kvm(m);
     teal::bind_duck_net(m);
     teal::bind_seat(m);
     teal::bind_seat_numbers(m);

@@ -99,6 +99,8 @@ void bind_host_side() {
                     "The agent of that incarnation is to look at its control socket, also when it sleeps.");
     method<Sweeper>("seat_model", &Sweeper::seat_model, nb::arg("model"), nb::arg("seat"), released(), "Who decides about the requests of a name.");
     method<Sweeper>("seat_worker", &Sweeper::seat_worker, nb::arg("worker"), nb::arg("seat"), released(), "Who decides for a worker.");
+    method<Sweeper>("deal_seats", &Sweeper::deal_seats, nb::arg("seats"), released(),
+                    "These seats, a bit each, share all requests from now on; 0: each name has its own.");
     method<Sweeper>("set_trace", [](Sweeper& s, std::optional<std::shared_ptr<Trace>> trace) { s.set_trace(trace.value_or(nullptr)); },
                     nb::arg("trace").none(), nb::sig("def set_trace(self, trace: Trace | None) -> None"));
     method<Worker>("add_seat", [](Worker& w, int view_fd, int desk_fd, const std::string& link) { w.add_seat(view_fd, desk_fd, link_of(link)); },

@@ -70,6 +70,7 @@ nb::dict seat_numbers(Sweeper& sweeper, std::uint32_t index, std::uint32_t incar
     d["yielded"] = read(numbers.yielded);
     d["asked"] = read(numbers.asked);
     d["asks_in_vain"] = read(numbers.asks_in_vain);
+    d["asks_refused"] = read(numbers.asks_refused);
     d["unread"] = figures.ring_waiting;
     d["offered"] = figures.offered;
     d["oldest_wait_ms"] = static_cast<double>(figures.oldest_wait_ns) / 1e6;

@@ -41,7 +41,8 @@ bool consistent(const SessionFacts& facts) noexcept {
 
 Caller::Caller(int control_fd, int fate_fd, const SessionFacts& facts) : facts_(facts) {
     if (!consistent(facts) || !size_is(control_fd, facts.region_bytes) || !size_is(fate_fd, sizeof(FatePage)))
-        throw Error(Code::invalid_argument, "a session's region is not as large as its facts say (" + std::to_string(facts.region_bytes) + " bytes)");
+        throw Error(Code::invalid_argument, "a session's region of other than " + std::to_string(facts.region_bytes) +
+                                                " bytes; give the descriptors and facts of one session, as its yard gave them");
     void* page = ::mmap(nullptr, facts.region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
     if (page == MAP_FAILED) throw Error(Code::invalid_argument, system_message("map a session's region", errno));
     const void* fate = ::mmap(nullptr, sizeof(FatePage), PROT_READ, MAP_SHARED, fate_fd, 0);

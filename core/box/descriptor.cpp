@@ -1,13 +1,20 @@
 #include "box/descriptor.hpp"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 namespace teal::box {
 namespace {
 constexpr std::size_t most_fds = 16;
+}
+
+void kill_process(int pidfd, std::uint32_t pid) noexcept {
+    if (::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) == 0 || errno == ESRCH) return;
+    if (pid != 0) ::kill(static_cast<pid_t>(pid), SIGKILL);
 }
 
 int send_record(int socket, std::span<const iovec> parts, std::span<const int> fds) noexcept {

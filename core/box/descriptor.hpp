@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace teal::box {
 
@@ -30,6 +31,9 @@ public:
 private:
     int fd_ = -1;
 };
+
+// SIGKILL. `pid` is for where pidfd_send_signal() is filtered; 0: not known. Only for a process that is not reaped yet.
+void kill_process(int pidfd, std::uint32_t pid) noexcept;
 
 // 0, or an errno. Never blocks, never raises SIGPIPE.
 int send_record(int socket, std::span<const iovec> parts, std::span<const int> fds) noexcept;

@@ -40,7 +40,7 @@ void grow(int fd, std::uint64_t bytes, const char* what, std::uint64_t offset = 
 
 void need(int fd, std::uint64_t bytes, const char* what, std::uint64_t offset = 0) {
     if (bytes != 0 && file_bytes(fd) < end_of(offset, bytes, what))
-        throw Error(Code::invalid_argument, std::string(what) + " of " + std::to_string(bytes) + " bytes in a memfd of " + std::to_string(file_bytes(fd)));
+        throw Error(Code::invalid_argument, std::string(what) + ": " + std::to_string(bytes) + " bytes of a run's buffer, its memfd has " + std::to_string(file_bytes(fd)) + "; give a larger one");
 }
 
 void clear(int fd, std::uint64_t bytes, std::uint64_t offset) {
@@ -57,7 +57,7 @@ Descriptor made_pages(const elf::Program& program) {
     std::memcpy(pages, program.header_page.data(), std::min<std::size_t>(program.header_page.size(), page));
     std::memcpy(pages + page, elf::fixed_random.data(), elf::fixed_random.size());
     Descriptor fd(::memfd_create("teal-duckinfo", MFD_CLOEXEC));
-    if (!fd || ::write(fd.get(), pages, sizeof pages) != sizeof pages) throw Error(Code::quota_exceeded, system_message("memfd_create", errno));
+    if (!fd || ::write(fd.get(), pages, sizeof pages) != sizeof pages) throw Error(Code::internal_error, system_message("memfd_create", errno));
     return fd;
 }
 
@@ -83,7 +83,7 @@ void add(RunOrder& order, int fd, std::uint64_t address, std::uint64_t bytes, bo
 RunRecord judge(Yard& yard, const elf::Place& place, const DuckInfoOrder& given) {
     const elf::Program* program = place.program();
     if (program == nullptr || !program->duckinfo)
-        throw Error(Code::invalid_argument, "Can't load ELF: not read as a DuckInfo program");
+        throw Error(Code::invalid_argument, "Can't load ELF: it must be read as a DuckInfo program");
     grow(given.out, given.out_limit, "stdout");
     grow(given.err, given.err_limit, "stderr");
     grow(given.ob, given.ob_bytes, "an output buffer", given.ob_offset);

@@ -10,7 +10,7 @@ constexpr std::uint64_t most_stack_words = 65536 - 4096;
 
 Image image_of(const elf::Place& place, const elf::StackWish& given) {
     const elf::Program* program = place.program();
-    if (program == nullptr) throw Error(Code::invalid_argument, "a place with no program in it: load one first");
+    if (program == nullptr) throw Error(Code::invalid_argument, "a place with no program in it; give one that was loaded");
     Image image;
     image.fd = place.fd();
     image.steps = place.steps();
@@ -38,7 +38,7 @@ std::uint64_t bias_for(const elf::Program& program) {
     if (program.low + bias < layout::lowest_program || program.high > highest - bias)
         throw Error(Code::invalid_argument, "the program's addresses, " + std::to_string(program.low) + " to " + std::to_string(program.high) +
                                                 ", are not between " + std::to_string(layout::lowest_program) + " and " + std::to_string(highest) +
-                                                ": link it at a usual address, or as static PIE");
+                                                "; link it at a usual address, or as static PIE");
     return bias;
 }
 

@@ -72,7 +72,7 @@ public:
         yard_.spent.push_back(std::move(box_));
     }
     void end() noexcept {
-        ::syscall(SYS_pidfd_send_signal, box_.pidfd.get(), SIGKILL, nullptr, 0);
+        kill_process(box_.pidfd.get(), box_.pid);
         for (int status = 0;;) {
             const pid_t got = ::wait4(pid_, &status, __WALL, nullptr);
             if ((got < 0 && errno != EINTR) || (got == pid_ && !WIFSTOPPED(status))) break;
@@ -92,7 +92,7 @@ public:
         }
         if (::ptrace(PTRACE_SEIZE, pid_, nullptr, reinterpret_cast<void*>(PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL)) != 0) {
             const int error = errno;
-            ::syscall(SYS_pidfd_send_signal, box_.pidfd.get(), SIGKILL, nullptr, 0);
+            kill_process(box_.pidfd.get(), box_.pid);
             throw Error(Code::internal_error, system_message("ptrace of a box (in a container: allow SYS_PTRACE)", error));
         }
         seized_ = true;
@@ -109,7 +109,7 @@ public:
 private:
     void check_order() const {
         if (order_.time_limit_ns == 0 || order_.time_limit_ns > longest_limit_ns)
-            throw Error(Code::invalid_argument, "invalid time limit of " + std::to_string(order_.time_limit_ns) + " ns: 1 ns to 500 s");
+            throw Error(Code::invalid_argument, "invalid time limit of " + std::to_string(order_.time_limit_ns) + " ns, expected 1 ns to 500 s");
         if (order_.buffers.size() > most_buffers) throw Error(Code::invalid_argument, "a run has at most 8 buffers");
     }
 
@@ -162,6 +162,7 @@ private:
     void leave_fuse(std::uint64_t wall) {
         fuse_ = std::make_shared<Fuse>();
         fuse_->pidfd = box_.pidfd.get();
+        fuse_->pid = box_.pid;
         fuse_->clock = cpu_clock(box_.pid);
         fuse_->cpu_end = cpu_before_ + order_.time_limit_ns + order_.time_limit_ns / 100 + fuse_extra_ns;
         fuse_->wall_end = began_ns_ + wall;

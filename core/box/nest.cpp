@@ -163,7 +163,7 @@ Spare Yard::State::take(BoxKind kind, std::uint64_t limit_ns) {
     if (spares[at].empty()) ++counts.spares_waited_for;
     while (spares[at].empty()) {
         if (closed) throw Error(Code::closed, "this yard is closed");
-        if (!failure.empty()) throw Error(Code::internal_error, "no box can be made: " + failure);
+        if (const std::string why = std::exchange(failure, {}); !why.empty()) throw Error(Code::internal_error, "no box can be made: " + why);
         if (asked[at] == 0) ask(kind);
         const std::uint64_t now = now_ns();
         if (now >= limit) throw Error(Code::deadline_exceeded, "the zygote has not made a box within " + std::to_string(limit_ns / 1'000'000) + " ms");
@@ -287,7 +287,7 @@ std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     for (const auto& fuse : fuses) {
         if (fuse->blown.load(std::memory_order_relaxed) || (cpu_ns(fuse->clock) < fuse->cpu_end && now < fuse->wall_end)) continue;
         fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
-        ::syscall(SYS_pidfd_send_signal, fuse->pidfd, SIGKILL, nullptr, 0);
+        kill_process(fuse->pidfd, fuse->pid);
     }
     if (!fuses.empty()) looks_until = now + fuse_rest_ns;
     if (now >= looks_until) looks_until = 0;
@@ -302,7 +302,12 @@ bool Yard::State::listen(int socket) {
         std::size_t count = 0;
         const long got = receive_record(socket, &message, sizeof message, fds, count);
         if (got == -EAGAIN) return true;
-        if (got != sizeof message) return false;
+        if (got == -EMSGSIZE && message.word == ZygoteWord::made) {   // its descriptors did not fit into this process; the box sees that and leaves
+            message.word = ZygoteWord::not_made;
+            message.status = EMFILE;
+        } else if (got != sizeof message) {
+            return false;
+        }
         hear(message, std::move(fds[0]), std::move(fds[1]));
     }
     return true;

@@ -34,11 +34,10 @@ Descriptor read_only(int fd, std::uint64_t bytes) {
     struct stat info {};
     if (::fstat(fd, &info) != 0) throw Error(Code::invalid_argument, system_message("an input buffer's descriptor", errno));
     if (bytes == 0 || static_cast<std::uint64_t>(info.st_size) < bytes)
-        throw Error(Code::invalid_argument, "an input buffer of " + std::to_string(bytes) + " bytes in a memfd of " + std::to_string(info.st_size));
+        throw Error(Code::invalid_argument, "an input buffer of " + std::to_string(bytes) + " bytes, its memfd has " + std::to_string(info.st_size) + "; give 1 to that many");
     const int seals = ::fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-        throw Error(Code::invalid_argument, "an input buffer has to be a memfd that is sealed against shrinking (F_SEAL_SHRINK), so that nobody can pull it "
-                                            "away from under the program");
+        throw Error(Code::invalid_argument, "an input buffer must be a memfd that is sealed against shrinking (F_SEAL_SHRINK)");
     if ((seals & (F_SEAL_WRITE | 0x10 /* F_SEAL_FUTURE_WRITE */)) != 0) return {};
     if ((::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY) return {};
     char path[64];
@@ -72,7 +71,7 @@ void Session::State::kill(Fate why, std::int32_t detail) noexcept {
             wanted_detail = detail;
         }
     }
-    ::syscall(SYS_pidfd_send_signal, box.pidfd.get(), SIGKILL, nullptr, 0);
+    kill_process(box.pidfd.get(), box.pid);
 }
 
 void Session::State::finish(int status, bool lost) noexcept {
@@ -84,6 +83,8 @@ void Session::State::finish(int status, bool lost) noexcept {
             ending = {wanted, wanted_detail};
         } else if (lost) {
             ending = {Fate::lost, 0};
+        } else if (WIFEXITED(status) && page->order_done.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(BoxState::refused)) {
+            ending = {Fate::refused, WEXITSTATUS(status)};   // by its own word, which nothing but the wording depends on
         } else if (WIFEXITED(status)) {
             ending = {closing ? Fate::closed : Fate::exited, WEXITSTATUS(status)};
         } else {

@@ -65,7 +65,7 @@ std::shared_ptr<Session::State> make_session(const SessionOrder& order) {
     if (::fcntl(session->fate_file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | future_write | F_SEAL_SEAL) != 0)
         throw Error(Code::internal_error, system_message("seal a fate page (F_SEAL_FUTURE_WRITE, Linux 5.1)", errno));
     session->ended_event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!session->ended_event) throw Error(Code::quota_exceeded, system_message("eventfd", errno));
+    if (!session->ended_event) throw Error(Code::internal_error, system_message("eventfd", errno));
     return session;
 }
 
@@ -118,12 +118,11 @@ void await_ready(Session::State& session, std::uint64_t limit_ns) {
         const std::uint32_t seen = state.load(std::memory_order_acquire);   // SYNC: pairs with the release in the box's set_state()
         if (seen == static_cast<std::uint32_t>(BoxState::ready)) return;
         const Ending ending = read_fate(*session.fate);
-        if (ending.fate != Fate::running)
-            throw Error(Code::kernel_failed, ending.fate == Fate::exited ? "the program ended with status " + std::to_string(ending.detail) +
-                                                                               " before it served a call: is it linked with duck.h's start-up code?"
-                                                                         : "the program was " + std::string(fate_name(ending.fate)) + " (" +
-                                                                               std::to_string(ending.detail) + ") before it served a call");
-        if (seen == static_cast<std::uint32_t>(BoxState::refused) || seen == static_cast<std::uint32_t>(BoxState::ended)) {
+        const bool refused = seen == static_cast<std::uint32_t>(BoxState::refused) || ending.fate == Fate::refused;
+        if (ending.fate != Fate::running && !refused)
+            throw Error(Code::kernel_failed, "the program ended before it served a call: " + std::string(fate_name(ending.fate)) + ", " +
+                                                 std::to_string(ending.detail) + " (is it linked with duck.h's start-up code?)");
+        if (refused || seen == static_cast<std::uint32_t>(BoxState::ended)) {
             const std::int32_t status = __atomic_load_n(&session.page->order_done.status, __ATOMIC_RELAXED);
             session.kill(Fate::refused, status);
             throw Error(Code::kernel_failed, "the program's init() refused with status " + std::to_string(status));
@@ -172,9 +171,9 @@ void send_become(const Spare& box, const BecomeMessage& given, const Image& imag
     message.tls_file_bytes = image.tls_file_bytes;
     message.tls_bytes = image.tls_bytes;
     message.tls_align = image.tls_align;
-    if (image.steps.size() > most_steps) throw Error(Code::invalid_argument, "a program of " + std::to_string(image.steps.size()) + " mappings; at most 1024");
+    if (image.steps.size() > most_steps) throw Error(Code::invalid_argument, "a program of " + std::to_string(image.steps.size()) + " mappings, expected at most 1024");
     if (image.stack.size() > most_stack_image || image.stack.size() % 16 != 0)
-        throw Error(Code::invalid_argument, "an initial stack of " + std::to_string(image.stack.size()) + " bytes; at most 65536, a multiple of 16");
+        throw Error(Code::invalid_argument, "an initial stack of " + std::to_string(image.stack.size()) + " bytes, expected at most 65536 and a multiple of 16");
     const iovec parts[3] = {{&message, sizeof message},
                             {const_cast<elf::Step*>(image.steps.data()), image.steps.size() * sizeof(elf::Step)},
                             {const_cast<std::byte*>(image.stack.data()), image.stack.size()}};
@@ -190,7 +189,7 @@ Yard::Yard(YardOptions options) : state_(std::make_shared<State>()) {
         throw Error(Code::not_found, system_message(("teal-box at " + state_->options.program).c_str(), errno));
     state_->nothing.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
     state_->wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!state_->wake) throw Error(Code::quota_exceeded, system_message("eventfd", errno));
+    if (!state_->wake) throw Error(Code::internal_error, system_message("eventfd", errno));
     state_->thread = std::thread([state = state_.get()] {
         sigset_t all;
         sigfillset(&all);
@@ -280,6 +279,7 @@ std::vector<Guard> Yard::report() const {
     guards.push_back({"seccomp", h.seccomp == 0 && h.no_new_privileges == 0, h.seccomp == 0 ? "allow-list" : words(h.seccomp)});
     guards.push_back({"landlock", h.landlock > 0, h.landlock > 0 ? "version " + std::to_string(h.landlock) : words(-h.landlock)});
     guards.push_back({"fixed addresses", h.fixed_addresses != 0, h.fixed_addresses != 0 ? "boxes are the same every time" : "personality() is not allowed here"});
+    guards.push_back({"cgroup", false, "not used: memory and processes are limited for each box by itself, and a yard that is killed could not remove its groups"});
     guards.push_back({"out-of-memory order", h.oom == 0, h.oom == 0 ? "boxes go first" : words(h.oom)});
     return guards;
 }

@@ -37,6 +37,7 @@ struct BoxMemory {
 // A judged run that takes longer than a moment: the yard's thread watches its fuse.
 struct Fuse {
     int pidfd = -1;
+    std::uint32_t pid = 0;
     std::int32_t clock = 0;                 // the box's CPU clock
     std::uint64_t cpu_end = 0, wall_end = 0;
     std::atomic<bool> blown{false};

@@ -113,15 +113,18 @@ void Connection::frames_in(std::span<const std::byte> frames, std::uint64_t now,
             case FrameType::ping: eliciting = ack_now_ = true; break;
             case FrameType::chunk:
                 eliciting = true;
+                ++worked_;
                 chunk_in(frame, above);
                 break;
             case FrameType::answer: {
+                ++worked_;
                 AnswerHead answer;
                 (void)load(frame.subspan(sizeof head), answer);
                 above.answered(answer, frame.subspan(sizeof head + sizeof answer));
                 break;
             }
             case FrameType::poll: {
+                ++worked_;
                 PollFrame poll;
                 (void)load(frame, poll);
                 above.polled(poll.session, poll.seq);

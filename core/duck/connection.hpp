@@ -107,6 +107,8 @@ public:
     [[nodiscard]] std::uint64_t peer_id() const noexcept { return options_.peer_id; }
     [[nodiscard]] std::uint64_t rtt_ns() const noexcept { return srtt_; }
     [[nodiscard]] std::uint64_t acked_pings() const noexcept { return acked_pings_; }
+    // Frames so far that were about something: not heartbeats, not acknowledgements.
+    [[nodiscard]] std::uint64_t worked() const noexcept { return worked_; }
     [[nodiscard]] std::uint64_t last_received() const noexcept { return last_received_; }
     [[nodiscard]] std::size_t datagram_bytes() const noexcept { return mtu_; }
     [[nodiscard]] std::uint64_t window() const noexcept { return window_ < options_.peer_window ? window_ : options_.peer_window; }
@@ -202,7 +204,7 @@ private:
     std::uint64_t srtt_ = 0, rttvar_ = 0, latest_rtt_ = 0;
     unsigned backoff_ = 0, credit_ = 0;  // packets that may leave whatever the window says
     bool ping_now_ = false;
-    std::uint64_t last_ping_ = 0, acked_pings_ = 0;
+    std::uint64_t last_ping_ = 0, acked_pings_ = 0, worked_ = 0;
     std::size_t mtu_ = least_packet, most_mtu_ = most_packet;
     bool probing_ = false;
     unsigned probe_round_ = 0, probe_next_ = 0;

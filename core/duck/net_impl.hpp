@@ -101,7 +101,7 @@ struct Net::Impl final : PeerHost {
     std::uint64_t now_ = 0, last_activity_ = 0, next_timer_ = 0;
     std::uint64_t next_streams_ = 0, next_accept_ = 0, last_stream_ = 0;
     std::vector<int> stream_fds_;                 // of one turn; capacity is kept
-    bool active_ = false;
+    bool active_ = false, worked_ = false;        // this turn: something came; and it was no mere heartbeat
     unsigned quiet_turns_ = 0;
     Hasher hasher_;                               // last: its thread is gone before what it orders here
 };

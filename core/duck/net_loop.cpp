@@ -37,11 +37,13 @@ void Net::Impl::turn(bool may_sleep) {
     active_ = receive_datagrams();
     if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
     if (!groups_.empty()) active_ = receive_groups() || active_;
-    active_ = poll_desks() || active_;
+    if (poll_desks()) active_ = worked_ = true;
     if (!dirty_.empty()) serve_dirty();
     if (now_ >= next_timer_) run_timers();
     if (active_) {
-        last_activity_ = now_;
+        // Heartbeats do not keep the loop awake: two peers with nothing to say would keep each other from sleeping.
+        if (worked_) last_activity_ = now_;
+        worked_ = false;
         quiet_turns_ = 0;
     } else if (may_sleep && now_ > last_activity_ + options.idle_ns) {
         sleep();
@@ -89,7 +91,9 @@ void Net::Impl::packet(std::span<std::byte> bytes, const Address& from, Stream* 
         ++figures_.dropped_unknown;
         return;
     }
+    const std::uint64_t worked = peer->connection.worked();
     if (peer->connection.receive(bytes, now_, *peer) != Verdict::taken) return;
+    if (peer->connection.worked() != worked) worked_ = true;
     if (stream == nullptr && !options.key.empty() && !(from == peer->address)) peer->address = from;  // it has moved; only who has the keys can say so
     if (peer->connection.urgent()) serve(*peer);
     else if (!peer->dirty) {

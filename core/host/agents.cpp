@@ -178,6 +178,15 @@ void Sweeper::seat_worker(std::uint32_t worker, std::uint32_t seat) {
     wake_workers();
 }
 
+void Sweeper::deal_seats(std::uint32_t seats) {
+    if (seats >= 1U << max_seats) throw Error(Code::invalid_argument, "seats " + std::to_string(seats) + ": a pool has " + std::to_string(max_seats));
+    const std::lock_guard lock(mutex_);
+    enter();
+    pool_->deal_among(seats);
+    pool_->leave();
+    wake_workers();
+}
+
 void Sweeper::wake_agent(std::uint32_t seat, bool settings) {
     check_seat(seat);
     const std::lock_guard lock(mutex_);
@@ -216,7 +225,7 @@ Sweeper::SeatFigures Sweeper::seat_figures(std::uint32_t number, std::uint32_t i
     if (!figures.active) return figures;
     enter();
     const std::uint64_t oldest = pool_->oldest_offered(number);
-    figures.offered = pool_->memory().header.offered_size;
+    figures.offered = pool_->offered_at(number);
     pool_->leave();
     const std::uint64_t at = ticks();
     figures.oldest_wait_ns = oldest != 0 && at > oldest ? static_cast<std::uint64_t>(ticks_to_ns(at - oldest)) : 0;

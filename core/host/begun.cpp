@@ -91,11 +91,12 @@ void Worker::run_through(Begun& begun) {
     begun.ok = begun.slot->binding->run(run);
 }
 
-// Should it have left before it ended, and could not?
+// Should it have left before it ended, and could not? Whoever asked for that is told by the numbers of its seat.
 void Worker::count_overrun(const Begun& begun) noexcept {
     const std::uint64_t slice = slice_ns(begun.record);
     const bool over = slice != 0 && begun.ending.ended - begun.ending.started > ns_to_ticks(static_cast<std::int64_t>(slice));
-    if (over || (preemptor_ && preemptor_->request_pending())) [[unlikely]]
+    const bool asked = seat_ != nullptr && seat_->count_unobeyed(index_, begun.record, begun.run.record_generation);
+    if (over || asked || (preemptor_ && preemptor_->request_pending())) [[unlikely]]
         pool_->memory().versions[begun.version_line].cannot_preempt.fetch_add(1, std::memory_order_relaxed);
     if (preemptor_) tell_asks();
 }
@@ -145,7 +146,7 @@ void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending endi
     }
     VersionLine& version = pool_->memory().versions[record.version_line];
     if (pool_->end_record(index, ending.state)) Pool::count_end(version, ending.state);
-    if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended);
+    if (pool_->seated()) [[unlikely]] pool_->note_run(index, ending.started, ending.ended, seat_.get());
     if (Trace* trace = pool_->trace(); trace != nullptr && ending.started != 0) [[unlikely]] {
         trace->add(TraceKind::run, ending.ended, piece_began_ != 0 ? piece_began_ : ending.started, index_, index,
                    static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);

@@ -187,7 +187,9 @@ struct PoolHeader {
     std::atomic<std::uint32_t> active;              // records not free; for the sweeper's pace
     std::atomic<std::uint32_t> seats;               // bit i: an agent decides at seat i; under the role
     std::atomic<std::uint32_t> seats_changed;       // with every change of that
-    std::uint8_t pad2[48];
+    std::uint32_t dealt;        // bit i: seat i gets a part of all requests (Pool::deal_among()); 0: each name has its seat; under the role
+    std::uint32_t next_dealt;   // the seat that comes first when several are as good; under the role
+    std::uint8_t pad2[40];
     // All below: under the role.
     std::uint32_t heap_size;
     std::uint32_t free_head;    // record + 1, or 0
@@ -217,6 +219,7 @@ struct PoolMemory {
     SeatLine seats[max_seats];
     std::uint8_t model_seats[max_models];    // the seat that decides about a name's requests; under the role, as is the next
     std::uint8_t worker_seats[max_workers];  // the seat that decides for a worker
+    std::uint32_t seat_offered[max_seats];   // how many of `offered` are that seat's; kept while requests are dealt
     WorkerLine workers[max_workers];
     SessionLine sessions[max_sessions];
     VersionLine versions[max_versions];
@@ -226,6 +229,7 @@ struct PoolMemory {
     std::uint32_t held[record_count];      // queued records that wait for company, or for a worker that runs their name to end
     std::uint32_t offered[record_count];   // queued records that an agent has to decide about
     std::uint32_t slices[record_count];    // of running ones: what an agent gave them, µs; 0: nothing; UINT32_MAX: until they end
+    std::uint32_t dealt_to[record_count];  // generation of the record + 1:24 | its seat:8, while requests are dealt
     Record records[record_count];
     AfterLine afters[record_count];        // of blocked records: private copies, checked
     VersionHistograms histograms[max_versions];
@@ -298,6 +302,9 @@ public:
     void decide_inline(std::shared_ptr<Policy> policy, std::uint32_t worker);
     void move_model(std::uint32_t model, std::uint32_t seat) noexcept;    // that seat decides about its requests from now on
     void move_worker(std::uint32_t worker, std::uint32_t seat) noexcept;
+    // dealing.cpp: from now on these seats (a bit each) share all requests; 0: each name has its seat again.
+    void deal_among(std::uint32_t seats) noexcept;
+    [[nodiscard]] std::uint32_t offered_at(std::uint32_t seat) const noexcept;
     void tell_tick() noexcept;
     // A worker has come or is gone.
     void tell_worker(std::uint32_t worker, bool there) noexcept;
@@ -310,8 +317,9 @@ public:
     // How long a running request may run before it leaves, if it can: as it was decided, else the pool's quantum. 0: until it ends.
     struct SliceOf { std::uint64_t ns; bool decided; bool may_be_asked; };
     [[nodiscard]] SliceOf slice_of(std::uint32_t record) const noexcept;
-    // By the worker that runs it, any time.
-    void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended) noexcept;
+    // By the worker that runs it, any time; `mine`: the seat that decides for it, as it knows. A run during which another agent took over is in
+    // nobody's stages.
+    void note_run(std::uint32_t record, std::uint64_t started, std::uint64_t ended, HostSeat* mine) noexcept;
     // A recording that this process writes to from now on; null: none. Under the role.
     void set_trace(std::shared_ptr<Trace> trace) noexcept;
     [[nodiscard]] Trace* trace() const noexcept { return trace_.get(); }  // the worker's loop, or under the role
@@ -395,6 +403,12 @@ private:
     void tell_blocked(std::uint32_t record) noexcept;
     void tell_taken(std::uint32_t record, std::uint32_t worker, bool along) noexcept;
     [[nodiscard]] std::uint32_t seat_of(const Record& record) const noexcept;
+    // dealing.cpp
+    [[nodiscard]] std::uint32_t dealt_seat(const Record& record) const noexcept;
+    void deal(std::uint32_t record, bool left) noexcept;
+    void take_over_from_others(std::uint32_t worker) noexcept;
+    [[nodiscard]] std::uint32_t idle_at(std::uint32_t seat) const noexcept;
+    void count_offered(std::uint32_t record, int by) noexcept;
     [[nodiscard]] RequestFacts facts_of(std::uint32_t record) const noexcept;
     std::uint32_t pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept;
     std::uint32_t run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended, HostSeat& seat) noexcept;

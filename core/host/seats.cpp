@@ -71,6 +71,7 @@ void Pool::flush_seats() noexcept {
 // ---- telling -------------------------------------------------------------------------------------------------------------------
 
 std::uint32_t Pool::seat_of(const Record& record) const noexcept {
+    if (memory_->header.dealt != 0) [[unlikely]] return dealt_seat(record);
     return memory_->model_seats[memory_->versions[record.version_line].model] % max_seats;
 }
 
@@ -95,6 +96,7 @@ RequestFacts Pool::facts_of(std::uint32_t index) const noexcept {
 
 void Pool::offer_to_agent(std::uint32_t index, MessageType left, std::uint64_t run_ns) noexcept {
     Record& record = memory_->records[index];
+    if (memory_->header.dealt != 0) [[unlikely]] deal(index, left != MessageType::nop);
     const std::uint32_t at = seat_of(record);
     if ((memory_->header.seats.load(std::memory_order_relaxed) >> at & 1) == 0) {
         if (record.suspended == 0) heap_push(index);  // else its worker knows of it
@@ -117,6 +119,7 @@ void Pool::put_offered(std::uint32_t index) noexcept {
     memory_->offered[header.offered_size] = index;
     poke(header.offered_size, header.offered_size + 1);
     poke(memory_->records[index].offered, static_cast<std::uint16_t>(header.offered_size));
+    if (header.dealt != 0) [[unlikely]] count_offered(index, 1);
 }
 
 void Pool::retake(std::uint32_t index) noexcept {
@@ -128,6 +131,7 @@ void Pool::retract(std::uint32_t index) noexcept {
     PoolHeader& header = memory_->header;
     Record& record = memory_->records[index];
     if (record.offered == 0) return;
+    if (header.dealt != 0) [[unlikely]] count_offered(index, -1);
     const std::uint32_t last = memory_->offered[header.offered_size - 1];
     memory_->offered[record.offered - 1] = last;
     poke(memory_->records[last].offered, record.offered);
@@ -245,12 +249,9 @@ void Pool::set_local_fast_path(std::uint32_t seat, bool on) noexcept {
     memory_->header.fast_seats = on ? memory_->header.fast_seats | bit : memory_->header.fast_seats & ~bit;
 }
 
-void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended) noexcept {
-    // Without the role: the seats that this process has mapped change only in its own loop, between two requests.
-    const std::uint32_t at = seat_of(memory_->records[index]);
+void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t ended, HostSeat* mine) noexcept {
     if (inline_ != nullptr) inline_->ran(index, started, ended);
-    for (const MappedSeat& mapped : mapped_)
-        if (mapped.seat->seat() == at) mapped.seat->ran(index, started, ended);
+    if (mine != nullptr && mine->seat() == seat_of(memory_->records[index])) mine->ran(index, started, ended);
 }
 
 Pool::SliceOf Pool::slice_of(std::uint32_t index) const noexcept {
@@ -330,6 +331,7 @@ void Pool::restate(std::uint32_t at) noexcept {
     }
     PoolHeader& header = memory_->header;
     memory_->seats[at].missed = 0;
+    if (header.dealt != 0) memory_->seat_offered[at] = offered_at(at);
     std::uint32_t kept = 0;
     for (std::uint32_t i = 0; i < header.heap_size; ++i) {
         const std::uint32_t index = memory_->heap[i];
@@ -422,7 +424,10 @@ std::uint32_t Pool::pick_decided(std::uint32_t worker, std::span<SessionMap* con
     if (index == nobody && seat != nullptr && memory_->header.offered_size == 1 && (memory_->header.fast_seats >> seat->seat() & 1) != 0) [[unlikely]]
         index = pick_offered(worker, seat->seat(), maps);
     if (index != nobody) tell_taken(index, worker, false);
-    else if (seat != nullptr) seat->found_nothing(worker, memory_->header.offered_size > 0);
+    else if (seat != nullptr) {
+        if (memory_->header.dealt != 0 && memory_->header.offered_size > 0) [[unlikely]] take_over_from_others(worker);
+        seat->found_nothing(worker, memory_->header.offered_size > 0);
+    }
     return index;
 }
 

@@ -85,6 +85,7 @@ public:
     void set_trace(std::shared_ptr<Trace> trace);                     // a recording, of what this process does; null: none
     void seat_model(std::uint32_t model, std::uint32_t seat);         // who decides about requests of a name
     void seat_worker(std::uint32_t worker, std::uint32_t seat);       // who decides for a worker
+    void deal_seats(std::uint32_t seats);                             // which of them (a bit each) share all requests; 0: each name has its own
     void wake_agent(std::uint32_t seat, bool settings);
     struct SeatFigures {
         std::uint32_t incarnation, pid;

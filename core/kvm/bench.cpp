@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -28,7 +29,36 @@ std::uint64_t stack_end_of(const box::RunOrder& order) noexcept {
 }
 
 bool same_place(const box::RunOrder::Buffer& a, const box::RunOrder::Buffer& b) noexcept {
-    return a.address == b.address && a.bytes == b.bytes && a.writable == b.writable;
+    return a.address == b.address && a.bytes == b.bytes && a.writable == b.writable && a.counted == b.counted;
+}
+
+// Steps as they are when all are done: where two lie over each other, the later one counts.
+std::vector<elf::Step> flatten(const std::vector<elf::Step>& steps) {
+    std::vector<elf::Step> flat;
+    for (const elf::Step& step : steps) {
+        const std::uint64_t end = step.address + step.bytes;
+        std::vector<elf::Step> kept;
+        for (const elf::Step& under : flat) {
+            const std::uint64_t under_end = under.address + under.bytes;
+            if (under_end <= step.address || under.address >= end) {
+                kept.push_back(under);
+                continue;
+            }
+            if (under.address < step.address) {
+                kept.push_back(under);
+                kept.back().bytes = step.address - under.address;
+            }
+            if (under_end > end) {
+                kept.push_back(under);
+                kept.back().address = end;
+                kept.back().bytes = under_end - end;
+                kept.back().offset += end - under.address;
+            }
+        }
+        kept.push_back(step);
+        flat = std::move(kept);
+    }
+    return flat;
 }
 
 void check(bool good, const char* what) {
@@ -82,12 +112,17 @@ void Bench::build(const box::RunOrder& order) {
     check(stack_end_ % page_bytes == 0 && stack_low_ <= stack_end_, "a stack that does not end with a page");
     plan_heap(order);
     std::uint64_t tables = Tables::tables_for(stack_low_, stack_end_ - stack_low_) + Tables::tables_for(heap_, heap_bytes_);
-    for (const elf::Step& step : order.image.steps) tables += Tables::tables_for(step.address, step.bytes);
+    for (const elf::Step& step : order.image.steps) {
+        std::uint64_t end = 0;
+        check(checked_add(step.address, step.bytes, end) && end <= box::layout::highest_program, "a program's pages where no program may be");
+        check(step.what == elf::Step::What::map || step.what == elf::Step::What::zeros, "a run begins with an empty address space");
+    }
+    const std::vector<elf::Step> steps = flatten(order.image.steps);
+    for (const elf::Step& step : steps) tables += Tables::tables_for(step.address, step.bytes);
     for (const auto& buffer : order.buffers) tables += Tables::tables_for(buffer.address, buffer.bytes);
     guest_ = std::make_unique<Guest>(1, tables, windows);
     statistics_.guests_made += 1;
-    for (const elf::Step& step : order.image.steps) {
-        check(step.what == elf::Step::What::map || step.what == elf::Step::What::zeros, "a run begins with an empty address space");
+    for (const elf::Step& step : steps) {
         add_piece(step.address, step.bytes, access_of(step.protection), step.what == elf::Step::What::map, step.offset);
     }
     if (heap_bytes_ > 0) add_piece(heap_, heap_bytes_, {.user = true, .write = true, .execute = false});
@@ -212,8 +247,8 @@ Count Bench::finish(std::uint64_t report, std::vector<std::byte>& page) {
     for (Piece& piece : pieces_) restore(piece, count);
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
         guest_->tables().each_touched(buffers_[i]->virt, buffers_[i]->pages(), [&](std::uint64_t, bool written) {
-            count.touched += i == 0 ? 0 : 1;  // the first is stdin
-            count.written += written ? 1 : 0;
+            count.touched += order_.buffers[i].counted ? 1 : 0;
+            count.written += order_.buffers[i].counted && written ? 1 : 0;
         });
     }
     clear_stack();

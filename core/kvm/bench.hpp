@@ -39,7 +39,7 @@ public:
 
     // Everything as at the start of the program. `image_id` other than 0 and the same as before: the same bytes. Throws.
     void prepare(const box::RunOrder& order, std::uint64_t image_id);
-    // After a run: what was touched, stdin left out of `touched`; and all of it restored. The page at `report` as the run left it, 0: none.
+    // After a run: what was touched, what an order does not count left out; and all of it restored. The page at `report` as the run left it, 0: none.
     Count finish(std::uint64_t report, std::vector<std::byte>& page);
 
     [[nodiscard]] Guest& guest() noexcept { return *guest_; }

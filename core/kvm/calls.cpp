@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 
@@ -106,10 +107,11 @@ End Calls::answer(unsigned core, const Event& event) noexcept {
     const bool kills = number == SYS_tkill || number == SYS_tgkill || number == SYS_kill;
     const bool itself = registers.rdi == static_cast<std::uint64_t>(only_process);
     if ((kills && itself) || (number == SYS_tkill && abi_ == box::Abi::duckinfo)) {
-        return {true, 253, 0, static_cast<std::int32_t>(number == SYS_tgkill ? registers.rdx : registers.rsi)};
+        const auto sent = static_cast<std::int32_t>(number == SYS_tgkill ? registers.rdx : registers.rsi);
+        return {true, 253, 0, abi_ == box::Abi::duckinfo ? SIGSYS : sent};
     }
     if (abi_ == box::Abi::duckinfo) {
-        return {true, 254, 0, 0};
+        return {true, 254, 0, SIGSYS};
     }
     const std::uint64_t arguments[6] = {registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9};
     registers.rax = static_cast<std::uint64_t>(kills ? -EPERM : linux_call(number, arguments));

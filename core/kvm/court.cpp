@@ -15,6 +15,7 @@
 #include "base/error.hpp"
 #include "box/yard_state.hpp"
 #include "cpu/clock.hpp"
+#include "kvm/probe.hpp"
 #include "kvm/run_message.hpp"
 
 namespace teal::kvm {
@@ -41,7 +42,7 @@ RunMessage message_for(const box::RunOrder& order, box::BoxKind kind) {
     m.buffers = static_cast<std::uint32_t>(order.buffers.size());
     for (std::size_t i = 0; i < order.buffers.size(); ++i) {
         const box::RunOrder::Buffer& buffer = order.buffers[i];
-        m.buffer[i] = {buffer.address, buffer.bytes, buffer.offset, buffer.writable ? 1u : 0u, 0};
+        m.buffer[i] = {buffer.address, buffer.bytes, buffer.offset, buffer.writable ? 1u : 0u, buffer.counted ? 0u : 1u};   // stdin is not counted
     }
     message.time_limit_ns = order.time_limit_ns;
     message.wall_limit_ns = order.wall_limit_ns != 0 ? order.wall_limit_ns : 2 * order.time_limit_ns + 1'000'000'000;
@@ -56,6 +57,8 @@ RunMessage message_for(const box::RunOrder& order, box::BoxKind kind) {
 void check(const box::RunOrder& order) {
     if (order.time_limit_ns == 0 || order.time_limit_ns > longest_ns)
         throw Error(Code::invalid_argument, "invalid time limit of " + std::to_string(order.time_limit_ns) + " ns: 1 ns to 500 s");
+    if (order.image.narrow && !probe().code32)
+        throw Error(Code::invalid_argument, "guests of this machine run no 32-bit code (KVM would interpret it); judge it in a process");
     if (order.buffers.size() > box::most_buffers) throw Error(Code::invalid_argument, "a run has at most 8 buffers");
     if (order.image.steps.size() > box::most_steps || order.image.stack.size() > box::most_stack_image)
         throw Error(Code::invalid_argument, "a program of more than 1024 mappings, or with more than 64 KiB on its stack");

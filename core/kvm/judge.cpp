@@ -97,6 +97,7 @@ void Judge::State::follow(Calls& calls, Fuse& fuse, box::RunRecord& record) {
             guest.core(0).unstop();
             if (fuse.cpu_over() || fuse.wall_over()) {
                 record.trap_num = timer_trap;
+                record.signal = SIGKILL;                     // as a process box would have got
                 return;
             }
             break;

@@ -36,8 +36,8 @@ constexpr std::array<std::uint8_t, 26> widest = {0x62, 0xf3, 0x75, 0x48, 0x25, 0
                                                  0x01, 0xc4, 0xe1, 0xf9, 0x7e, 0xc7, 0xb8, 60,   0,    0,    0,    0x0f, 0x05};
 // mov $0x600010,%edi; wrfsbase %rdi; mov $60,%eax; syscall
 constexpr std::array<std::uint8_t, 17> base = {0xbf, 0x10, 0, 0x60, 0, 0xf3, 0x48, 0x0f, 0xae, 0xd7, 0xb8, 60, 0, 0, 0, 0x0f, 0x05};
-// mov $1,%eax; mov $9,%ebx; int $0x80 (of 32-bit code)
-constexpr std::array<std::uint8_t, 12> narrow = {0xb8, 1, 0, 0, 0, 0xbb, 9, 0, 0, 0, 0xcd, 0x80};
+// pxor %xmm0,%xmm0; mov $1,%eax; mov $9,%ebx; int $0x80 (of 32-bit code; where KVM interprets it, there are no vectors)
+constexpr std::array<std::uint8_t, 16> narrow = {0x66, 0x0f, 0xef, 0xc0, 0xb8, 1, 0, 0, 0, 0xbb, 9, 0, 0, 0, 0xcd, 0x80};
 // mov 0x600000,%eax; mov %eax,0x601000; mov $60,%eax; syscall
 constexpr std::array<std::uint8_t, 21> touch = {0x8b, 0x04, 0x25, 0, 0, 0x60, 0, 0x89, 0x04, 0x25, 0, 0x10, 0x60, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05};
 // mov $20000000,%ecx; back: dec %ecx; jnz back; mov $60,%eax; syscall
@@ -201,7 +201,7 @@ std::string describe(const Probe& found) {
     text += found.native ? ", ring 3 native" : ", ring 3 interpreted";
     text += found.syscall_in_ring3 ? " (paravirtual)" : "";
     text += found.avx512 ? ", AVX-512" : found.avx ? ", AVX2" : ", no wide vectors";
-    text += found.code32 ? ", 32-bit code" : "";
+    text += found.code32 ? ", 32-bit code" : ", no 32-bit code";
     text += found.touched_bits ? ", pages counted" : ", pages not counted";
     text += ", exit " + microseconds(found.exit_ns) + ", new guest " + microseconds(found.create_ns);
     return text;

@@ -19,7 +19,7 @@ struct Probe {
     bool syscall_in_ring3 = false; // the syscall instruction lands in ring 3 (paravirtual KVM): told by a page fault
     bool avx = false, avx512 = false;
     bool fsgsbase = false;         // wrfsbase works in the guest
-    bool code32 = false;           // 32-bit code and int $0x80 work
+    bool code32 = false;           // 32-bit code, with vectors, and int $0x80 work
     bool touched_bits = false;     // accessed and dirty bits of the guest's tables, again after a turn
     bool tsc_offset = false;       // a guest's time stamp counter can begin at 0
     bool dirty_log = false, dirty_ring = false, read_only_memory = false;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -296,6 +297,31 @@ void test_leaves_and_goes_on() {
     p.end();
 }
 
+// What cannot be left runs to its end, and who asked finds that in its numbers.
+void test_asks_refused() {
+    ByHand p;
+    const SeatNumbers& numbers = p.host->numbers();
+    auto slot = p.send(gate_model);
+    const Message told = p.expect(MessageType::request_new);
+    CHECK_EQ(told.flags & message_preemptible, 0);
+    p.stage(0, p.decided(told.object));
+    until([&] { return p.in_gate.load() == 1; });
+    p.agent->ask_preempt(0, told.object, told.generation);
+    p.open_gate = true;
+    p.done(*slot);
+    until([&] { return numbers.asks_refused.load() == 1; });
+    CHECK_EQ(numbers.asks_in_vain.load(), 0);
+    CHECK_EQ(numbers.asked.load(), 0);
+    // The same word again names what does not run: nobody is counted twice.
+    auto next = p.send(identity_model, 7);
+    const Message second = p.expect(MessageType::request_new);
+    p.agent->ask_preempt(0, told.object, told.generation);
+    p.stage(0, p.decided(second.object));
+    p.done(*next);
+    CHECK_EQ(numbers.asks_refused.load(), 1);
+    p.end();
+}
+
 // What has left goes on without an agent as well.
 void test_left_and_the_agent_gone() {
     if (!can_preempt()) return;
@@ -397,6 +423,75 @@ void test_two_seats() {
     p.end();
 }
 
+// Requests are dealt to two seats; what waits at one whose worker is busy is taken over by the other.
+void test_dealt() {
+    ByHand p(2);
+    const Sweeper::Seated other = p.sweeper.attach_seat(1, 256);
+    const std::shared_ptr<AgentSeat> agents[] = {p.agent, AgentSeat::attach(other.agent_view_fd, ::dup(other.desk_fd))};
+    p.sweeper.seat_worker(1, 1);
+    p.sweeper.deal_seats(3);
+    p.sweeper.activate_seat(1, other.incarnation);
+    p.sweeper.start();
+    // Does what its agent would: stages for its worker whatever may run. How much that was.
+    const auto serve = [&](std::uint32_t at) {
+        AgentSeat& seat = *agents[at];
+        unsigned count = 0;
+        Message m{};
+        while (seat.poll(m)) {
+            const auto type = static_cast<MessageType>(m.type);
+            RequestWord word{};
+            if ((type != MessageType::request_new && type != MessageType::request_runnable) || !seat.request(m.object, word)) continue;
+            Decided d{};
+            d.object = m.object;
+            d.generation = word.generation;
+            d.tseq = word.tseq;
+            CHECK(seat.stage(at, d).ok);
+            ++count;
+        }
+        seat.ring();
+        return count;
+    };
+    unsigned served[2] = {0, 0};
+    const auto all = [&](std::vector<std::unique_ptr<ClientSlot>>& slots, std::span<const std::uint32_t> by) {
+        until([&] {
+            for (const std::uint32_t at : by) served[at] += serve(at);
+            return std::all_of(slots.begin(), slots.end(), [&](const auto& slot) { return p.client.session->wait(*slot, tests::now_ns() + 100'000, 0); });
+        });
+        for (const auto& slot : slots) p.done(*slot);
+    };
+    constexpr std::uint32_t both[] = {0, 1};
+    std::vector<std::unique_ptr<ClientSlot>> slots;
+    for (int k = 0; k < 6; ++k) slots.push_back(p.client.slot());
+    const auto send_all = [&] {
+        for (auto& slot : slots) p.client.session->submit(*slot, identity_model, 0, 0, 0);
+    };
+    for (int i = 0; i < 10; ++i) {
+        send_all();
+        all(slots, both);
+    }
+    CHECK(served[0] > 0 && served[1] > 0 && served[0] + served[1] >= 60);
+    auto gate = p.send(gate_model);
+    std::uint32_t busy = 2;
+    until([&] {
+        for (const std::uint32_t at : both)
+            if (serve(at) > 0) busy = at;
+        return p.in_gate.load() == 1;
+    });
+    send_all();
+    const std::uint32_t free_one[] = {1 - busy};
+    all(slots, free_one);
+    p.open_gate = true;
+    p.done(*gate);
+    // An agent that goes: its part waits in the pool's own order, and both workers see to that.
+    p.sweeper.deactivate_seat(busy, "for the test");
+    send_all();
+    all(slots, free_one);
+    p.sweeper.stop();
+    p.sweeper.deactivate_seat(1 - busy, "for the test");
+    p.sweeper.deal_seats(0);
+    p.check_all_free();
+}
+
 }  // namespace
 
 int main() {
@@ -407,9 +502,11 @@ int main() {
     test_waits_for_an_event();
     test_groups();
     test_leaves_and_goes_on();
+    test_asks_refused();
     test_left_and_the_agent_gone();
     test_unmapped_worker();
     test_priorities();
     test_two_seats();
+    test_dealt();
     return teal::check::summary();
 }

@@ -88,7 +88,7 @@ void a_killed_zygote_is_replaced(const Loaded& actor) {
         CHECK(second.session->wait_ended(patience_ns));
         CHECK_EQ(second.session->ending().fate, Fate::lost);
         for (const auto& session : {first.session, second.session})
-            CHECK(in_time([&] { return ::kill(static_cast<pid_t>(session->facts().box_pid), 0) != 0; }));
+            CHECK(in_time([&] { return gone(static_cast<pid_t>(session->facts().box_pid)); }));
         Opened next = open(yard, order_of(actor));
         CHECK(answers(next));
     }

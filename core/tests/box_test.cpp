@@ -1,5 +1,6 @@
 // Resident sessions: opened, called, mapped, closed; programs that misbehave, and that nothing else notices.
 #include <cstring>
+#include <atomic>
 #include <csignal>
 #include <fcntl.h>
 #include <poll.h>
@@ -270,7 +271,14 @@ void refusals_are_errors(Yard& yard, const Loaded& actor) {
         }
         return Code::busy;
     };
-    SessionOrder order = order_of(actor);
+    const Loaded refuser = load_resident("box_refuses");
+    SessionOrder order = order_of(refuser);
+    const std::uint64_t before = yard.statistics().ended_refused;
+    CHECK_EQ(code_of(order), Code::kernel_failed);
+    const auto limit = static_cast<std::uint64_t>(monotonic_ns()) + 5 * second;
+    while (yard.statistics().ended_refused == before && static_cast<std::uint64_t>(monotonic_ns()) < limit) std::this_thread::yield();
+    CHECK_EQ(yard.statistics().ended_refused, before + 1);
+    order = order_of(actor);
     order.cores = 0;
     CHECK_EQ(code_of(order), Code::invalid_argument);
     order = order_of(actor);
@@ -285,6 +293,43 @@ void refusals_are_errors(Yard& yard, const Loaded& actor) {
     order = order_of(actor);
     order.image.steps.push_back({elf::Step::What::zeros, 7, 0x1000'0000, 4096, 0});   // writable and executable
     CHECK_EQ(code_of(order), Code::invalid_argument);
+}
+
+// From several threads at once; and when this process has no descriptor left, what is open stays open.
+void many_at_once(const Loaded& actor) {
+    YardOptions options = yard_options();
+    options.spares = 2;
+    Yard yard(options);
+    std::vector<std::thread> threads;
+    std::atomic<int> right{0};
+    for (int t = 0; t < 4; ++t)
+        threads.emplace_back([&] {
+            for (int i = 0; i < 8; ++i) {
+                Opened opened = open(yard, order_of(actor));
+                if (answers(opened)) ++right;
+                if (i % 2 == 0) opened.session->close(second);
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(right.load(), 32);
+    Opened opened = open(yard, order_of(actor));
+    std::vector<int> taken;
+    for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
+    bool refused = false;
+    for (int i = 0; i < 4 && !refused; ++i) {
+        try {
+            yard.open(order_of(actor));
+        } catch (const Error&) {
+            refused = true;
+        }
+    }
+    CHECK(refused);
+    CHECK(answers(opened));
+    for (const int fd : taken) ::close(fd);
+    Opened next = open(yard, order_of(actor));
+    CHECK(answers(next));
+    CHECK(answers(opened));
+    CHECK_EQ(yard.statistics().zygotes_started, 1);
 }
 
 }  // namespace
@@ -308,5 +353,11 @@ int main() {
         refusals_are_errors(yard, actor);
         CHECK_EQ(yard.statistics().zygotes_started, 1);
     }
+    rlimit few{};
+    if (::getrlimit(RLIMIT_NOFILE, &few) == 0 && few.rlim_cur > 256) {
+        few.rlim_cur = 256;
+        ::setrlimit(RLIMIT_NOFILE, &few);
+    }
+    many_at_once(actor);
     return check::summary();
 }

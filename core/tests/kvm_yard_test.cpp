@@ -26,33 +26,6 @@ using namespace teal::guest_code;
 
 namespace {
 
-struct Opened {
-    std::shared_ptr<Session> session;
-    std::unique_ptr<Caller> caller;
-};
-
-Opened open(Yard& yard, const SessionOrder& order) {
-    Opened opened;
-    opened.session = yard.open(order);
-    opened.caller = std::make_unique<Caller>(opened.session->control_fd(), opened.session->fate_fd(), opened.session->facts());
-    return opened;
-}
-
-SessionOrder order_of(const Loaded& loaded) {
-    SessionOrder order;
-    order.image = loaded.image;
-    order.call_limit_ns = 20'000'000'000;
-    return order;
-}
-
-bool answers(Opened& opened) {
-    const std::uint64_t words[2] = {act_echo, 77};
-    std::uint64_t said = 0;
-    const Answer answer = opened.caller->call(words, sizeof words);
-    std::memcpy(&said, opened.caller->output(), sizeof said);
-    return answer.outcome == Outcome::done && answer.result == 8 && said == 77;
-}
-
 YardOptions options_of(const char* program) {
     YardOptions options;
     options.program = program;

@@ -603,6 +603,11 @@ class Sweeper:
     def seat_worker(self, worker: int, seat: int) -> None:
         """Who decides for a worker."""
 
+    def deal_seats(self, seats: int) -> None:
+        """
+        These seats, a bit each, share all requests from now on; 0: each name has its own.
+        """
+
     def set_trace(self, trace: Trace | None) -> None: ...
 
 KERNEL_PURE: int = 1
@@ -1785,6 +1790,11 @@ class DuckYard:
 
     def close(self) -> None: ...
 
+def kvm_probe() -> dict[str, object]:
+    """
+    What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
+    """
+
 class DuckEchoTimes:
     @property
     def bare(self) -> list[int]: ...
@@ -1837,11 +1847,6 @@ def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, 
 
 def flush_lines(what: Any) -> bool:
     """Drives a packed buffer out of the CPU's caches."""
-
-def kvm_probe() -> dict[str, object]:
-    """
-    What a guest could do that was run the first time this was asked: 'available', 'text' (one line), 'reason' (why not), and details.
-    """
 
 class DuckNet:
     """

@@ -302,6 +302,14 @@ class MadeSlowly(Plain):
         time.sleep(3600)
 
 
+class MadeInAWhile(Plain):
+    """Takes a second to be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(1)
+
+
 class Pairs(Plain):
     """Two at a time, together or not at all; one that was refused alone is not paired again."""
 

@@ -12,8 +12,10 @@ import pytest
 from agents_fixtures import odd, until
 
 import teal
+from teal.host.agent import Agent
 from teal.host.agent_options import AgentOptions
-from teal.host.agents import Agent, Agents
+from teal.host.agent_part import AgentPart
+from teal.host.agents import Agents
 from teal.host.policy_spec import parse
 from teal.host.pool import Pool
 
@@ -26,9 +28,10 @@ def test_an_order_that_waited_behind_a_stop(order: str, successor: bool, error: 
     async def run() -> None:
         pool = cast(Pool, SimpleNamespace(name="default"))
         agents = Agents({"default": pool})
+        part = AgentPart(pool)
 
         def sit() -> Agent:
-            agent = Agent(agents, (pool,), (parse("fifo", "$"),), AgentOptions())
+            agent = Agent(agents, (part,), (parse("fifo", "$"),), AgentOptions())
             agents._agents.append(agent)
             return agent
 

@@ -158,6 +158,8 @@ _WRONG = [
     ("--policy fifo --link pcie:prefetch=maybe", "expected on or off"),
     ("--policy fifo --agent-core 4000", "this process may use"),
     ("--policy fifo --placement auto", "give agent_core= too"),
+    ("--policy fifo --agents 2", "each needs one"),
+    ("--policy fifo --agents 2 --agent-core 0", "one core for each"),
     ("--policy fifo --placement everywhere", "'offload', 'host', 'auto'"),
     ("--policy fifo --max-wait 1us", "expected at least 1ms"),
     ("--policy fifo --heartbeat 20ms", "expected 30ms to 60s"),
@@ -193,6 +195,19 @@ def test_programs_get_all_numbers(at: Any) -> None:
         seat = agent["seats"]["fast"]
         assert seat["settings"]["quantum"] == "1ms"
         assert {"hit_rate", "staleness", "refused", "queued", "unread", "preempted", "yielded", "asked", "asks_in_vain",
-                "bells", "rings", "lost", "rescans"} <= seat.keys()  # fmt: skip
+                "asks_refused", "bells", "rings", "lost", "rescans"} <= seat.keys()  # fmt: skip
         assert list(seat["stages"]) == ["message", "decision", "commit", "start", "run", "done"]
         assert {"fallbacks", "restarts", "upgrades", "moves"} <= agent.keys()
+
+
+def test_several_share_a_pool(serve: Serve, typed: Typed) -> None:
+    host = serve("--workers", "2", "--policy", "fifo", "--agents", "2")
+    agents = typed(["agent", "ls", "--json", "--host", host.name]).json
+    assert [agent["workers"] for agent in agents] == [[0], [1]]
+    listed = typed(["agent", "ls", "--host", host.name]).out
+    assert "default (workers 0)" in listed
+    assert "default (workers 1)" in listed
+    shown = typed(["stat", "--agents", "--json", "--host", host.name]).json
+    assert [agent["seats"]["default"]["pool"] for agent in shown["agents"]] == ["default/0", "default/1"]
+    assert typed(["agent", "stop", "default", "--host", host.name]).status == 0
+    assert typed(["agent", "ls", "--json", "--host", host.name]).json == []

@@ -96,12 +96,9 @@ private:
             return say(&answer, sizeof answer);
         }
         int pidfd = -1;
-        clone_args how{};
-        how.flags = CLONE_PIDFD;
-        how.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
-        how.exit_signal = SIGCHLD;
         ++number_;
-        const long pid = syscall(SYS_clone3, &how, sizeof how);
+        // The old call, not clone3(): containers' filters, which cannot look behind its pointer, do without that one.
+        const long pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, 0, &pidfd, 0, 0);
         if (pid == 0) be_box(kind, pair[1]);
         const int error = errno;
         close(pair[1]);

@@ -130,7 +130,8 @@ RunOrder order_of(Arrived<kvm::RunMessage>& arrived, BoxKind kind) {
     order.pin = head.become.pin[0];
     for (std::uint32_t i = 0; i < head.become.buffers; ++i) {
         const BecomeMessage::Buffer& buffer = head.become.buffer[i];
-        order.buffers.push_back({arrived.descriptors[4 + i].get(), buffer.address, buffer.bytes, buffer.offset, buffer.writable != 0});
+        order.buffers.push_back({arrived.descriptors[4 + i].get(), buffer.address, buffer.bytes, buffer.offset,
+                                 buffer.writable != 0, buffer.reserved == 0});
     }
     return order;
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import resource
 import select
@@ -81,7 +82,8 @@ class Process:
             return _ENDED_BY_FAULT
         while not self._leaving:
             self._hear(0.0 if self._seats else _IDLE_S)
-            self._rounds.run(_SLICE_NS)
+            if not self._leaving:  # a round may sleep for a while
+                self._rounds.run(_SLICE_NS)
             for seat in self._seats.values():
                 if seat.policy.errors:
                     self._report(_fault(seat))
@@ -299,15 +301,29 @@ def _limit(memory: int) -> None:
         resource.setrlimit(kind, (most, most))
 
 
+def _get_ready() -> None:
+    """All that can be done before it is known whose agent this is: it may be a spare for now (host/agent_spare.py)."""
+    importlib.import_module("teal.agents")
+    gc.collect()
+    gc.freeze()
+
+
 def main(argv: list[str]) -> int:
     die_with_host()
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole group; the host decides
         signal.signal(number, signal.SIG_IGN)
+    _get_ready()
     control = socket.socket(fileno=int(argv[1]))
     if control.family != socket.AF_UNIX:
         raise InternalError("agent: the control descriptor is not a UNIX socket")
+    with contextlib.suppress(OSError):  # the host is gone; what comes next finds that out
+        wire.send(control, orders.Ready())
     return Process(control).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    status = main(sys.argv)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)  # at once: whoever takes its place may serve on this core

@@ -51,6 +51,7 @@ def start(pools: str, policies: tuple[str, ...], host: str | None, as_json: bool
     Examples:
       teal agent start default --policy shinjuku:quantum=50us --agent-core 1
       teal agent start fast,bulk --policy edf --policy fifo
+      teal agent start default --policy fifo --agent-core 2,3
       teal agent start default --policy ./mine.py:Mine:depth=2 --json
     """
     with options.reach(host) as reached, draw.progress("starting the agent", silent=as_json):
@@ -155,7 +156,7 @@ def stat(pool: str | None, dump: bool, host: str | None, as_json: bool) -> None:
     if dump and pool is None:
         raise click.UsageError("--dump goes with the name of a pool")
     with options.reach(host) as reached:
-        agents = list(reached.agents) if pool is None else [reached.agents[pool]]
+        agents = list(reached.agents) if pool is None else reached.agents.of(pool)
         audit = reached.agents.audit(pool)
         said = reached.agents.dump(pool) if dump and pool is not None else ""
     if as_json:
@@ -186,7 +187,9 @@ def agents_table(agents: list[AgentStatistics]) -> Table:
                        right=("process", "fallbacks", "restarts"))  # fmt: skip
     for agent in agents:
         core = "-" if agent.core is None else str(agent.core)
-        cells = (", ".join(agent.pools), ", ".join(dict.fromkeys(agent.policies)), agent.state, str(agent.pid or "-"))
+        workers = f" (workers {', '.join(map(str, agent.workers))})" if agent.workers else ""
+        policies = ", ".join(dict.fromkeys(agent.policies))
+        cells = (", ".join(agent.pools) + workers, policies, agent.state, str(agent.pid or "-"))
         draw.row(table, *cells, core, agent.place, agent.link, str(agent.fallbacks), str(agent.restarts))
     return table
 

@@ -8,13 +8,22 @@ from typing import Any, TypeVar
 import click
 
 from teal.cli import options as shared
+from teal.cli import pools
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+    return pools.cores(text, "--agent-core")
+
 
 _OPTIONS = (
     click.option("--link", metavar="LINK",
                  help="Over memory (shm), or an emulated link: pcie, cxl, pcie:read=900ns,… [default: shm]"),
-    click.option("--agent-core", type=int, metavar="N", help="A core of the agent's own."),
+    click.option("--agents", type=int, metavar="N",
+                 help="So many share the pool, each with workers of its own [default: one, or one a core]"),
+    click.option("--agent-core", callback=_cores, metavar="CORES",
+                 help="A core of the agent's own, or one for each: 2,3."),
     click.option("--placement", type=click.Choice(["offload", "host", "auto"]),
                  help="On its own core, on the workers' cores, or moved by load [default: offload]"),
     click.option("--max-wait", metavar="TIME",

@@ -12,7 +12,7 @@ from typing import Any
 
 from teal.cli import agent_tables, draw, options
 from teal.cli.interval import added
-from teal.host.agent_view import AgentStatistics, agent_of
+from teal.host.agent_view import AgentStatistics, agent_of, label
 from teal.host.host import Host
 
 Raw = Mapping[str, Any]
@@ -34,16 +34,16 @@ def between(before: Raw | None, after: Raw) -> AgentInterval:
     if before is not None and before["pid"] != after["pid"]:
         before = None
     elapsed = max(1e-9, after["uptime_s"] - (0.0 if before is None else before["uptime_s"]))
-    earlier = {} if before is None else {name: s for a in before["agents"] for name, s in a["seats"].items()}
+    earlier = {} if before is None else {label(name, a): s for a in before["agents"] for name, s in a["seats"].items()}
     agents, rates = [], {}
     for raw in after["agents"]:
         seats = {}
         for name, seat in raw["seats"].items():
-            old = earlier.get(name)
+            old = earlier.get(label(name, raw))
             if old is None or old["incarnation"] != seat["incarnation"]:
                 seats[name] = seat
                 continue
-            rates[name] = max(0, seat["desk"]["events"] - old["desk"]["events"]) / elapsed
+            rates[label(name, raw)] = max(0, seat["desk"]["events"] - old["desk"]["events"]) / elapsed
             stages = {stage: added(old["stages"].get(stage, ()), buckets) for stage, buckets in seat["stages"].items()}
             seats[name] = {
                 **seat,

@@ -55,7 +55,8 @@ def _decided(seats: list[SeatStatistics], rates: Mapping[str, float]) -> object:
 
 def _odd(seats: list[SeatStatistics]) -> object:
     """Requests that left in the middle, and what went on between the two besides messages and decisions."""
-    counts = ("preempted", "yielded", "asked", "asks in vain", "bells", "rings", "lost", "rescans", "errors")
+    counts = ("preempted", "yielded", "asked", "asks in vain", "asks refused", "bells", "rings", "lost", "rescans",
+              "errors")  # fmt: skip
     table = draw.table(("pool", *counts, "heart"), right=(*counts, "heart"))
     for seat in seats:
         cells = (f"{getattr(seat, name.replace(' ', '_')):,}" for name in counts)

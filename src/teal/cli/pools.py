@@ -10,11 +10,11 @@ import click
 from teal.cli import options
 
 _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
-_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch", "agent_core")
+_NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch", "agents")
 _SIZES = ("bytes", "memory", "agent_memory")
 _SETTINGS = (
     "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, ducks (parted by "
-    "+), duck-key-file, bytes, in-flight, slots, policy (its settings parted by semicolons), link, agent-core, "
+    "+), duck-key-file, bytes, in-flight, slots, policy (its settings parted by semicolons), agents, link, agent-core, "
     "placement, max-wait, local-fast-path and agent-memory"
 )
 
@@ -53,7 +53,7 @@ def _split(text: str) -> dict[str, str]:
     for part in text.split(",") if text else ():
         name, equals, value = part.partition("=")
         name = name.strip().replace("-", "_")
-        if not equals and last == "cores":
+        if not equals and last in ("cores", "agent_core"):
             found[last] += f",{part}"
         elif not equals:
             raise click.BadParameter(
@@ -72,7 +72,7 @@ def _value(name: str, text: str) -> Any:
         if not re.fullmatch(r"-?\d{1,18}", text):
             raise click.BadParameter(f"{name}={text[:80]!r}, expected a whole number", param_hint="--pool")
         return int(text)
-    if name == "cores":
+    if name in ("cores", "agent_core"):
         return cores(text, "--pool")
     if name in _SIZES:
         return options.size(text, "--pool")

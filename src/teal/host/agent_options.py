@@ -15,18 +15,25 @@ from teal.host.duration import nanoseconds
 PLACEMENTS = ("offload", "host", "auto")
 _LEAST_WAIT = 1_000_000
 _HEARTBEAT = (30_000_000, 60_000_000_000)  # an agent that knows of requests beats every 20 ms at the latest
-OPTIONS = ("link", "agent_core", "placement", "max_wait", "heartbeat", "come_back", "local_fast_path", "agent_memory")
+_MOST_AGENTS = 4  # seats of a pool
+OPTIONS = (
+    "agents", "link", "agent_core", "placement", "max_wait", "heartbeat", "come_back", "local_fast_path",
+    "agent_memory",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """link: what messages and decisions travel over (core/link); core: the agent's own (None: any it may use);
+    """agents: how many share the pool, each with workers of its own; cores: one for each of them, or none; link: what
+    messages and decisions travel over (core/link); core: the agent's own (None: any it may use);
     placement: "offload" (on its core), "host" (on the workers'), or "auto" (moved by load); max_wait_ns: longest that
     a request may wait for a decision while a worker has nothing to do; local_fast_path: a request that finds an idle
     worker and nobody waiting runs at once, and the agent is told; memory: bytes of address space that the policy may
     add; heartbeat_ns: longest that its heart may stand still while requests wait for it; come_back_ns: an agent whose
     heart stood still and beats again within so long is taken back, a later one is replaced."""
 
+    agents: int = 1
+    cores: tuple[int, ...] = ()
     link: str = "shm"
     core: int | None = None
     placement: str = "offload"
@@ -49,9 +56,9 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
     if given.get("placement") is not None:
         changed["placement"] = _choice(given["placement"], PLACEMENTS, f"{path}.placement")
     if given.get("agent_core") is not None:
-        core = argument.whole(given["agent_core"], 0, 4095, f"{path}.agent_core")
-        argument.cores([core], os.sched_getaffinity(0), f"{path}.agent_core")
-        changed["core"] = core
+        changed["cores"] = _cores(given["agent_core"], f"{path}.agent_core")
+        changed["core"] = changed["cores"][0]
+    changed["agents"] = _agents(base, given, changed.get("cores"), path)
     if given.get("max_wait") is not None:
         wait = nanoseconds(given["max_wait"], f"{path}.max_wait")
         if wait < _LEAST_WAIT:
@@ -77,6 +84,27 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
             path=f"{path}.placement",
         )
     return options
+
+
+def _cores(value: object, path: str) -> tuple[int, ...]:
+    """One, or one for each agent."""
+    found = value if isinstance(value, (list, tuple)) else [value]
+    cores = [argument.whole(core, 0, 4095, path) for core in found]
+    if not cores or len(set(cores)) != len(cores):
+        raise InvalidArgument(f"{found}, expected a core, or different ones for several agents", path=path)
+    argument.cores(cores, os.sched_getaffinity(0), path)
+    return tuple(cores)
+
+
+def _agents(base: AgentOptions, given: Mapping[str, Any], cores: tuple[int, ...] | None, path: str) -> int:
+    """How many; as many as they have cores, if nobody says."""
+    if given.get("agents") is None:
+        return base.agents if cores is None else len(cores)
+    count = argument.whole(given["agents"], 1, _MOST_AGENTS, f"{path}.agents")
+    theirs = base.cores if cores is None else cores
+    if theirs and len(theirs) != count and (count > 1 or cores is not None):
+        raise InvalidArgument(f"{count} agents on {len(theirs)} cores; give one core for each", path=f"{path}.agents")
+    return count
 
 
 def _choice(value: object, choices: tuple[str, ...], path: str) -> str:

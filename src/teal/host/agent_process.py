@@ -29,16 +29,18 @@ _MOST_REPORTS = 200  # a second; a well-behaved agent answers what it is asked
 _MOST_LINES = 20  # of what it prints, a second
 _PRINTED = 4096  # bytes of a line
 _PAUSE = 0.1  # seconds for which an agent that prints too much is not read
+_CAP_SYS_NICE = 23  # linux/capability.h
 _LIBRARIES_ALONE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 OnEnd = Callable[["AgentProcess", str], None]
 OnReport = Callable[["AgentProcess", agent_wire.AgentReport], None]
+Wake = Callable[[], None]
 
 
 class AgentProcess:
     """One child. ``on_end(self, why)`` is called once, on the loop, when it is gone."""
 
-    def __init__(self, name: str, on_report: OnReport, on_end: OnEnd, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, on_report: OnReport, on_end: OnEnd, wake: Wake) -> None:
         self.name = name  # for the log
         self._wake = wake  # it sleeps on its seats' bells: who sends it something rings there too
         self.gone = False
@@ -53,6 +55,8 @@ class AgentProcess:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._second = 0.0
         self._reports = 0
+        self._is_gentle = False
+        self.ready = asyncio.Event()  # it has imported what it needs, or has gone
 
     @property
     def pid(self) -> int:
@@ -62,8 +66,12 @@ class AgentProcess:
     def started(self) -> bool:
         return self._process is not None
 
-    def start(self) -> None:
-        """Raises OSError."""
+    def adopt(self, name: str, on_report: OnReport, on_end: OnEnd, wake: Wake) -> None:
+        """From now on it is this agent's, and they hear of it."""
+        self.name, self._on_report, self._on_end, self._wake = name, on_report, on_end, wake
+
+    def start(self, *, gently: bool = False) -> None:
+        """gently: see gentle(), until it has imported what it needs. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -92,6 +100,8 @@ class AgentProcess:
         self._printed.open(read_end)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._died)
+        if gently and _may_come_back():
+            self.gentle(True)
 
     def send(self, order: agent_wire.AgentOrder, fds: tuple[int, ...] = ()) -> None:
         """Posts an order. One that it has no room for ends it: there are never many."""
@@ -143,6 +153,9 @@ class AgentProcess:
                 return
             try:
                 report = agent_wire.decode_report(datagram.data)
+                if isinstance(report, agent_wire.Ready):
+                    self.gentle(False)
+                    self.ready.set()
                 self._settle(report)
                 self._on_report(self, report)
             except Exception as error:
@@ -169,6 +182,7 @@ class AgentProcess:
         assert self._process is not None
         words, _ = how_it_ended(self._process.wait())
         self.gone = True
+        self.ready.set()
         self._close_socket()
         self._printed.close()
         why = self.why or words
@@ -188,6 +202,21 @@ class AgentProcess:
         if not self.gone:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(self.pid, set(cores))
+
+    @property
+    def is_gentle(self) -> bool:
+        return self._is_gentle and not self.gone
+
+    def gentle(self, on: bool) -> None:
+        """Runs while nobody else wants its core, and makes way at once; else the kernel has them take turns of 4 ms.
+
+        For one that nobody waits for, where another one serves.
+        """
+        if self._process is None or self.gone or on == self._is_gentle:
+            return
+        self._is_gentle = on
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(self.pid, os.SCHED_IDLE if on else os.SCHED_OTHER, os.sched_param(0))
 
     def signal(self, number: signal.Signals) -> None:
         if self._process is not None and not self.gone:
@@ -210,6 +239,13 @@ class AgentProcess:
             self._socket.close()
             self._socket = None
         self._printed.forget()
+
+
+def _may_come_back() -> bool:
+    """May we give a process that runs when nothing else does (SCHED_IDLE) its time back? It takes CAP_SYS_NICE."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        line = next((line for line in status if line.startswith("CapEff:")), "CapEff: 0")
+    return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)
 
 
 def _key(report: agent_wire.AgentReport) -> str:

@@ -16,12 +16,12 @@ _SAID = ("events", "decisions", "busy_ns", "errors", "rescans", "spins", "sleeps
          "batched")  # fmt: skip
 STAGES = ("message", "decision", "commit", "start", "run", "done")  # each from the one before; message: from arrival
 _AS_THEY_ARE = ("messages", "lost", "hits", "misses", "local", "preempted", "yielded", "asked", "asks_in_vain",
-                "unread", "bells", "groups", "groups_refused")  # fmt: skip
+                "asks_refused", "unread", "bells", "groups", "groups_refused")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SeatStatistics:
-    """What happened at one pool since its agent sat down.
+    """What happened at one pool since its agent sat down; ``pool``: "default", or "default/1" where several share it.
 
     settings: of its policy, all of them. stages: arrival → message → decision → commit → start → run → done, each from
     the one before. staleness: age of decisions when a worker took them up: how old the agent's view was. hits, misses:
@@ -29,9 +29,10 @@ class SeatStatistics:
     when there were none. completed: decisions that were carried out; refused: others, by the reason; bugs: those that
     no correct agent meets. local: requests that ran without a decision. preempted, yielded: requests that left their
     worker and were offered again; asked: those among them that left because the agent said so, and not a quantum;
-    asks_in_vain: when what it named did not run any more. queued: requests that wait for its decisions now; unread:
-    messages that it has not read yet; lost: those that found the ring full, after which it reads all words anew
-    (rescans). bells: rung for an agent that slept. groups, groups_refused: gangs that began, or did not.
+    asks_in_vain: when what it named did not run any more; asks_refused: when that ran, and could not be left.
+    queued: requests that wait for its decisions now; unread: messages that it has not read yet; lost: those that
+    found the ring full, after which it reads all words anew (rescans). bells: rung for an agent that slept. groups,
+    groups_refused: gangs that began, or did not.
     As the agent says: events, decisions, runnable, busy_ns, errors, rescans; asks: to leave a worker; spins, sleeps:
     waits for news that ended while it looked, or asleep; rings: sleeping workers that it woke; rings_spared: decisions
     that needed none; batches: rings for several decisions, and batched these."""
@@ -49,6 +50,7 @@ class SeatStatistics:
     yielded: int
     asked: int
     asks_in_vain: int
+    asks_refused: int
     unread: int
     bells: int
     groups: int
@@ -83,12 +85,16 @@ class SeatStatistics:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatistics:
-    """One agent. state: "online", "frozen" (its heart stands still, its pools go on in their own order, and it is
+    """One agent. part, parts: which of several that share the pool, and workers: those that it decides for; none: all.
+    state: "online", "frozen" (its heart stands still, its pools go on in their own order, and it is
     taken back if it beats again soon), "fallen" (the same; it is started again), "starting", "stopped"; why: it fell
     or froze. fallbacks: times its pools went on without it; restarts: times another process came; returns: how often
     it was taken back. place: where it runs now; walls: what its process is locked in with."""
 
     pools: tuple[str, ...]
+    part: int
+    parts: int
+    workers: tuple[int, ...]
     policies: tuple[str, ...]
     state: str
     why: str
@@ -107,11 +113,16 @@ class AgentStatistics:
     seats: Mapping[str, SeatStatistics] = field(default_factory=dict)
 
 
+def label(pool: str, agent: Mapping[str, Any]) -> str:
+    """The name of a seat, for people: the pool's, and which part where several agents share it."""
+    return pool if agent["parts"] == 1 else f"{pool}/{agent['part']}"
+
+
 def agent_of(raw: Mapping[str, Any]) -> AgentStatistics:
     """From what a host says."""
-    seats = {name: seat_of(name, numbers) for name, numbers in raw["seats"].items()}
-    given = {**raw, "pools": tuple(raw["pools"]), "policies": tuple(raw["policies"]), "seats": seats}
-    return AgentStatistics(**given)
+    seats = {name: seat_of(label(name, raw), numbers) for name, numbers in raw["seats"].items()}
+    tuples = {name: tuple(raw[name]) for name in ("pools", "policies", "workers")}
+    return AgentStatistics(**{**raw, **tuples, "seats": seats})
 
 
 def seat_of(pool: str, raw: Mapping[str, Any]) -> SeatStatistics:
@@ -148,10 +159,10 @@ class Agents:
     def start(self, pools: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
         """One agent for a pool, or for several that share its process (and whatever their policies keep in common).
 
-        policy: one for all of these pools, or one each. options: link, agent_core, placement, max_wait, heartbeat,
-        come_back, local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count. Raises
-        NotFound (no such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied (it ended
-        first).
+        policy: one for all of these pools, or one each. options: agents, link, agent_core, placement, max_wait,
+        heartbeat, come_back, local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count.
+        Raises NotFound (no such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied
+        (it ended first).
         """
         return agent_of(self._ask(wire.StartAgent(_texts(pools), _policies(policy), options)))
 
@@ -187,8 +198,12 @@ class Agents:
         return [AuditLine(**{**line, "pools": tuple(line["pools"])}) for line in found]
 
     def __getitem__(self, pool: str) -> AgentStatistics:
-        """How the agent of that pool does. Raises NotFound."""
+        """How the agent of that pool does, or the first of several (``of``). Raises NotFound."""
         return agent_of(self._ask(wire.LookAtAgents(pool))["agents"][0])
+
+    def of(self, pool: str) -> list[AgentStatistics]:
+        """All that share that pool, by their workers. Raises NotFound."""
+        return [agent_of(raw) for raw in self._ask(wire.LookAtAgents(pool))["agents"]]
 
     def __iter__(self) -> Iterator[AgentStatistics]:
         return iter([agent_of(raw) for raw in self._ask(wire.LookAtAgents())["agents"]])

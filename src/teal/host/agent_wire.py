@@ -92,6 +92,10 @@ AgentOrder = Begin | TakeSeat | LeaveSeat | NameModel | NameClient | Change | Lo
 # ---- agent → host ----------------------------------------------------------------------------------------------------
 
 
+class Ready(Message, tag="ready"):
+    """It has imported what every agent needs, and waits for its first order."""
+
+
 class Begun(Message, tag="begun"):
     """The policies are made and the walls are up; ``error``: or not, and it ends."""
 
@@ -145,7 +149,7 @@ class Faulted(Message, tag="faulted"):
     where: str = ""
 
 
-AgentReport = Begun | Seated | Named | Changed | Looked | Faulted
+AgentReport = Ready | Begun | Seated | Named | Changed | Looked | Faulted
 
 decode_order = msgspec.msgpack.Decoder(AgentOrder).decode
 decode_report = msgspec.msgpack.Decoder(AgentReport).decode

@@ -19,10 +19,10 @@ from teal.host.agent_process import AgentProcess
 from teal.host.audit import printable
 
 if TYPE_CHECKING:
+    from teal.host.agent import Agent
     from teal.host.agent_options import AgentOptions
-    from teal.host.agents import Agent
+    from teal.host.agent_part import AgentPart
     from teal.host.policy_spec import PolicySpec
-    from teal.host.pool import Pool
     from teal.host.seat import Incarnation
 
 log = logging.getLogger("teal.host")
@@ -33,22 +33,29 @@ _LEAVE = 1.0
 _MOST_SETTINGS = 1_000
 _LONGEST_SETTING = 200  # characters of a name or a value
 _HEARD = 0.1  # for what need not be heard at once
+_GENTLE = (
+    2.0  # seconds for which one that starts beside another one makes way for it; arbitrary: ten times what it takes
+)
+_BREATH = 0.01  # makes up for a step of 2 ms on a core that is 80 % busy
 
 
 class Crew:
     """``prepare``, ``take_over``, then ``leave``; all on the daemon's loop."""
 
     def __init__(
-        self, agent: Agent, pools: tuple[Pool, ...], specs: tuple[PolicySpec, ...], options: AgentOptions
+        self, agent: Agent, pools: tuple[AgentPart, ...], specs: tuple[PolicySpec, ...], options: AgentOptions
     ) -> None:
         self._agent = agent
         self._pools = pools
         self._specs = specs
         self.options = options
         self._incarnations: dict[str, Incarnation] = {}
-        self.process = AgentProcess(",".join(pool.name for pool in pools), self._reported, self._ended, self._call)
+        name = ",".join(pool.name for pool in pools)
+        self.process = agent.agents.spare.take(name, self._reported, self._ended, self._call)
         self.walls: Mapping[str, Any] = {}
         self._settings: dict[str, dict[str, str]] = {}  # of its policies, by pool, as it says
+        self._own = options.placement != "host"  # core of its own: there it looks for news before it sleeps
+        self._hushed = False
         self._since: float | None = None
         self._until: float | None = None
         self._end = asyncio.Event()
@@ -66,12 +73,18 @@ class Crew:
 
     async def prepare(self) -> None:
         """Everything but that it counts. Raises what the policy's makers raise, PeerDied, DeadlineExceeded."""
-        self.process.start()
+        before = self._agent.crew
+        if not self.process.started:
+            self.process.start(gently=before is not None)
+        if before is not None and self.process.is_gentle:
+            await self._start_beside(before)
+        self.process.gentle(False)
         policies = [
             orders.Policy(pool.name, spec.target, spec.class_name, spec.settings)
             for pool, spec in zip(self._pools, self._specs, strict=True)
         ]
         begun = await self.process.ask(orders.Begin(policies, self.options.memory), "begun", _BEGIN)
+        await self.breathe()
         if begun.error is not None:
             wire.raise_failure(begun.error)
         self.walls = begun.walls
@@ -79,6 +92,16 @@ class Crew:
             log.warning("agent process %d has not all walls: %s", self.pid, printable(str(begun.walls["missing"])))
         self.process.place(self.cores(self.options.placement != "host"))
         await self.sit()
+
+    async def _start_beside(self, other: Crew) -> None:
+        """In time that the other one does not want."""
+        other.hush(True)
+        try:
+            await asyncio.wait_for(self.process.ready.wait(), _GENTLE)
+        except TimeoutError:
+            log.info("agent process %d starts beside one that leaves it no time", self.pid)
+        finally:
+            other.hush(False)
 
     def cores(self, own: bool) -> set[int]:
         """Where it may run: on its own core, or on those of the workers."""
@@ -90,6 +113,7 @@ class Crew:
         """At every seat, in an incarnation made for it."""
         for pool in self._pools:
             incarnation = await pool.seat.attach(self.options.link)
+            await self.breathe()
             before = self._incarnations.get(pool.name)
             self._incarnations[pool.name] = incarnation
             if before is not None:
@@ -110,6 +134,12 @@ class Crew:
             if seated.error is not None:
                 wire.raise_failure(seated.error)
             self._settings[pool.name] = _for_people(seated.settings)
+            await self.breathe()
+
+    async def breathe(self) -> None:
+        """Between two steps beside a crew that serves: what it could not do during the last one it does now."""
+        if self._agent.crew not in (None, self):
+            await asyncio.sleep(_BREATH)
 
     def take_over(self) -> None:
         """Its decisions count, in all pools. Raises PeerDied when it has gone meanwhile."""
@@ -190,9 +220,19 @@ class Crew:
 
     def move(self, own: bool) -> None:
         """To its own core, or to those of the workers, where it sleeps at once when there is nothing to do."""
+        self._own = own
         self.process.place(self.cores(own))
-        spin_ns = max(pool.settings.idle_ns for pool in self._pools) if own else 0
-        self.process.send(orders.Move(spin_ns))
+        self._say_how_to_wait()
+
+    def hush(self, on: bool) -> None:
+        """It sleeps at once when there is nothing to do, as somebody is to start on its core; or as before."""
+        if on != self._hushed:
+            self._hushed = on
+            self._say_how_to_wait()
+
+    def _say_how_to_wait(self) -> None:
+        looks = self._own and not self._hushed
+        self.process.send(orders.Move(max(pool.settings.idle_ns for pool in self._pools) if looks else 0))
 
     # ---- down ------------------------------------------------------------------------------------------------------
 
@@ -203,7 +243,7 @@ class Crew:
             if (incarnation := self._incarnations.get(pool.name)) is not None:
                 pool.seat.fall_back(incarnation, why)
 
-    def incarnation(self, pool: Pool) -> Incarnation:
+    def incarnation(self, pool: AgentPart) -> Incarnation:
         """Where it sits at that pool."""
         return self._incarnations[pool.name]
 
@@ -214,12 +254,14 @@ class Crew:
             if kill:
                 self.process.end("it was ended")
             else:
+                await self.breathe()
                 self.process.send(orders.Leave())
                 try:
                     await asyncio.wait_for(self._end.wait(), _LEAVE)
                 except TimeoutError:
                     self.process.end("it did not leave when it was told to")
             await self._end.wait()
+            await self.breathe()
         for pool in self._pools:
             if (incarnation := self._incarnations.pop(pool.name, None)) is not None:
                 await pool.seat.drop(incarnation)

@@ -125,7 +125,8 @@ class Host:
     spares: workers of a pool that have started and hold the engines' models, to take the place of one that dies.
     policy: of an agent that schedules the pool's requests from a process of its own, such as "shinjuku:quantum=50us",
     "my/policy.py:Mine" or "package.module:Mine" (docs/agents.md); agents can be started later too (``host.agents``).
-    link: what it is spoken to over ("shm", or emulated "pcie", "cxl"). agent_core: a core of its own. placement:
+    agents: so many of them share a pool, each with workers of its own (at most 4). link: what it is spoken to over
+    ("shm", or emulated "pcie", "cxl"). agent_core: a core of its own, or one for each. placement:
     "offload" (there), "host" (on the workers' cores), "auto" (moved by load). max_wait: longest that a request waits
     for its decision while a worker has nothing to do, before the pool goes on without the agent ("50ms"); heartbeat:
     longest that its heart may stand still meanwhile ("50ms"). come_back: an agent whose heart stood still is taken back
@@ -154,8 +155,9 @@ class Host:
         delay: str | float = 0,
         quantum: str | float = 0,
         policy: str | None = None,
+        agents: int | None = None,
         link: str | None = None,
-        agent_core: int | None = None,
+        agent_core: int | Sequence[int] | None = None,
         placement: str | None = None,
         max_wait: str | float | None = None,
         heartbeat: str | float | None = None,
@@ -187,6 +189,7 @@ class Host:
                 quantum=quantum,
                 agent={
                     "policy": policy,
+                    "agents": agents,
                     "link": link,
                     "agent_core": agent_core,
                     "placement": placement,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from teal.host.placement import Place, Placement
 
 if TYPE_CHECKING:
-    from teal.host.agents import Agent
+    from teal.host.agent import Agent
+    from teal.host.agent_part import AgentPart
     from teal.host.crew import Crew
-    from teal.host.pool import Pool
 
 _LOOK = 0.5  # seconds
 _LOOK_AT_LOAD = 0.1
@@ -62,7 +62,7 @@ class Watch:
             if moves:
                 self._look_at_load()
 
-    def _wrong(self, pool: Pool) -> str:
+    def _wrong(self, pool: AgentPart) -> str:
         """Why it cannot go on at that pool; nothing: it can."""
         incarnation = self._crew.incarnation(pool)
         now = time.monotonic()

@@ -158,7 +158,7 @@ class StartAgent(Message, tag="start_agent"):
 
     pools: list[str]
     policies: list[str]
-    options: dict[str, bool | int | float | str] = {}
+    options: dict[str, bool | int | float | str | list[int]] = {}
 
 
 class StopAgent(Message, tag="stop_agent"):
@@ -168,7 +168,7 @@ class StopAgent(Message, tag="stop_agent"):
 class UpgradeAgent(Message, tag="upgrade_agent"):
     pool: str
     policies: list[str] = []  # none: the same as now
-    options: dict[str, bool | int | float | str] = {}
+    options: dict[str, bool | int | float | str | list[int]] = {}
 
 
 class ChangeAgent(Message, tag="change_agent"):

@@ -169,7 +169,7 @@ def upgrades(stage: Stage, lane: Lane) -> None:
         delays.append(delay_ms(arrived[ended], latency[ended], found["asked_ns"], found["done_ns"]))
     samples = [round(delay * 1e6) for delay in delays]
     stage.report.add("upgrade: longest latency", "failing", samples, f"{n:,} requests at {SHARE:.0%} load each time")
-    note = f"worst of {len(delays)}; the new agent starts on the core that the old one and the load share"
+    note = f"worst of {len(delays)}; the new agent begins on the core that the old one and the load share"
     stage.report.judge("wave.upgrade.max_delay_ms", max(delays), note=note)
     stage.report.judge("wave.upgrade.lost", lost, note=f"of {n * len(delays):,} requests")
 
