@@ -18,7 +18,6 @@ import logging
 import os
 import queue
 import select
-import socket
 import threading
 import time
 from collections import Counter
@@ -27,28 +26,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from teal import _core
-from teal._version import __version__
+from teal.duck.classic import facts
+from teal.duck.classic import port as ports
 from teal.duck.classic import request as requests
 from teal.duck.classic import run as runs
 from teal.duck.classic.buffer import PAGE, Buffer, overlap
 from teal.duck.classic.request import Request
 from teal.duck.classic.store import MOST, Store
 from teal.duck.journal import Journal
-from teal.duck.net import is_loopback, split_address
-from teal.duck.vitals import vitals
 from teal.duck.yards import Yards
-from teal.errors import Busy, InvalidArgument
+from teal.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from teal.duck.server import Server
 
 log = logging.getLogger("teal.duck")
 
-PORT = 9999  # the reference's
 _RING = 32 << 10  # of the log
 _BATCH = 64
 _ROOM = 320 << 20  # for a run of 256 MiB and its outputs
-_RECEIVE_BYTES = 4 << 20  # asked for; the system may give less
 _TEXT = requests.MOST_READ
 _TOUCHES = frozenset(  # the buffer: not while a program runs in it
     {"clear-buffer", "read-buffer", "write-buffer", "copy-buffer", "compare-buffer", "digest-buffer", "load-cache",
@@ -78,14 +74,14 @@ class Hatch:
     """
 
     def __init__(self, server: Server, listen: str, *, trusted: bool = False, buffer: int | None = None) -> None:
-        family, place = _place(listen, trusted)
+        family, place = ports.resolved(listen, trusted)
         self._server = server
         whole = server.budget.sessions
         nbytes = _whole_pages(_share(whole) if buffer is None else buffer)
         server.residents.reserve(nbytes)
         self._reserved = nbytes
         try:
-            self._socket = _bound(family, place, listen)
+            self._socket = ports.bound(family, place, listen)
         except BaseException:
             server.residents.reserve(-nbytes)
             raise
@@ -293,10 +289,9 @@ class Hatch:
             case "statistics":
                 return b"%d %d" % (self._runs_done, self._run_ns)
             case "cpu-temp":
-                degrees = vitals().temperature
-                return b"unknown" if degrees is None else b"%d" % round(degrees * 1000)
+                return facts.temperature().encode()
             case "cpu-model-name":
-                return (vitals().cpu_model or "unknown").encode("ascii", "replace")
+                return facts.cpu_model().encode("ascii", "replace")
             case "query-buffer-size":
                 return b"%d" % self._buffer.nbytes
             case "info-cache":
@@ -306,23 +301,9 @@ class Hatch:
                 at, said, _ = self._journal.read(start, min(most, _TEXT - 128))
                 return b"%d\n%s" % (at, said.encode("utf-8", "replace")[: _TEXT - 128])
             case "sysinfo":
-                return _lines(self._sysinfo())
+                return facts.lines(facts.machine_facts())
             case _:  # query-all
-                return _lines({**self._sysinfo(), **self._numbers()})
-
-    def _sysinfo(self) -> dict[str, Any]:
-        seen = vitals()
-        return {
-            "system": f"teal {__version__} on {seen.system} {seen.machine}",
-            "cpu-model-name": seen.cpu_model or "unknown",
-            "microcode": seen.microcode or "unknown",
-            "cpu-temp": "unknown" if seen.temperature is None else round(seen.temperature * 1000),
-            "cores": seen.cores,
-            "memory-kb": (seen.memory or 0) // 1024,
-            "memory-available-kb": seen.memory_available // 1024,
-            "abi-version": 40,
-            "extensions": "digest-buffer",
-        }
+                return facts.lines({**facts.machine_facts(), **self._numbers()})
 
     def _numbers(self) -> dict[str, Any]:
         caches = {
@@ -391,11 +372,6 @@ class Hatch:
         return b"ok-" + request.words
 
 
-def _lines(facts: dict[str, Any]) -> bytes:
-    said = "".join(f"\n{name}: {value}" for name, value in facts.items())
-    return said.encode("ascii", "replace")[:_TEXT]
-
-
 def _share(sessions: int) -> int:
     """Half of it, but a run has ``_ROOM``; and a quarter at least."""
     return max(sessions // 4, min(sessions // 2, sessions - _ROOM))
@@ -405,29 +381,3 @@ def _whole_pages(nbytes: int) -> int:
     if not PAGE <= nbytes < 1 << 48:
         raise InvalidArgument(f"{nbytes} bytes, expected at least a page of {PAGE}", path="$.classic_buffer")
     return nbytes // PAGE * PAGE
-
-
-def _place(listen: str, trusted: bool) -> tuple[socket.AddressFamily, Any]:
-    host, port = split_address(listen)
-    if not trusted and not is_loopback(host):
-        raise InvalidArgument(
-            f"{listen} can be reached from other machines, and the classic protocol has no authentication: whoever "
-            "reaches it may run programs here; on a network of your own, say --classic-trusted",
-            path="$.classic",
-        )
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise InvalidArgument(f"{listen}: {error.strerror}", path="$.classic") from None
-    return found[0], found[4]
-
-
-def _bound(family: socket.AddressFamily, place: Any, listen: str) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-        made.bind(place)
-    except OSError as error:
-        made.close()
-        raise Busy(f"classic protocol at {listen}: {error.strerror}") from None
-    return made
