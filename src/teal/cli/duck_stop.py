@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from contextlib import suppress
 
 import click
 
@@ -25,6 +26,7 @@ def command(duck: str | None, as_json: bool) -> None:
     """
     from teal.duck import messages
     from teal.duck.duck import Duck
+    from teal.errors import PeerDied
 
     with Duck(duck) as reached:
         pid = reached.info()["pid"]
@@ -32,7 +34,8 @@ def command(duck: str | None, as_json: bool) -> None:
             pidfd: int | None = os.pidfd_open(pid)
         except OSError:
             pidfd = None
-        reached._link.ask(messages.Stop())
+        with suppress(PeerDied):  # it may be gone before it has answered
+            reached._link.ask(messages.Stop())
         gone = None
         if pidfd is not None:
             poll = select.poll()
