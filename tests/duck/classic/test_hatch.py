@@ -131,7 +131,14 @@ hostile = st.one_of(
         st.integers(0, 2 * SIZE),
         st.integers(0, 5000),
     ),
-)
+    st.builds(  # ranges that do not overlap, of whatever lies there: most are no program
+        lambda head, cuts, clear: b"judge " + b" ".join(b"%d" % number for number in [
+            *head, *(x for a, b in zip(cuts[::2], cuts[1::2], strict=True) for x in (a, b - a)), clear]),
+        st.lists(st.one_of(st.integers(0, 10**6), st.integers(2**63 - 2, 2**64 - 1)), min_size=3, max_size=3),
+        st.lists(st.integers(0, SIZE), min_size=12, max_size=12).map(sorted),
+        st.integers(0, 2),
+    ),
+)  # fmt: skip
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -141,6 +148,35 @@ def test_hostile(client: Client, hatch: Hatch, datagram: bytes) -> None:
     before = counted(hatch)["datagrams"]
     assert client.buffer_size() == SIZE  # it lives, and answers
     assert counted(hatch)["datagrams"] > before
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 9000), st.binary(max_size=99)),
+        st.tuples(st.just("clear"), st.integers(0, 9000), st.integers(0, 9000)),
+        st.tuples(st.just("copy"), st.integers(0, 4000), st.integers(4000, 9000)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations)
+def test_the_buffer_is_what_was_written(client: Client, done: list[tuple[str, int, Any]]) -> None:
+    client.clear(0, 20_000)
+    expected = bytearray(20_000)
+    for what, at, detail in done:
+        if what == "write":
+            client.write(at, detail)
+            expected[at : at + len(detail)] = detail
+        elif what == "clear":
+            client.clear(at, detail)
+            expected[at : at + detail] = bytes(detail)
+        else:
+            length = detail - at
+            client.copy(at, detail, length)
+            expected[at : at + length] = expected[detail : detail + length]
+    assert client.read(0, 20_000) == expected
 
 
 # ---- caches ----------------------------------------------------------------------------------------------------------
