@@ -49,7 +49,8 @@ struct RunRecord {
     double clock_mhz = 0, tsc_mhz = 0, ext_mhz = 0;
     std::uint64_t time_ns = 0;      // judged: CPU time
     std::uint64_t time_ns_ref_tsc = 0, time_ns_real = 0, time_tsc = 0;
-    std::uint64_t memory_kb = 0, memory_kb_accessed = 0;
+    std::uint64_t memory_kb = 0;    // pages that it wrote; of buffers that both sides write, those that it touched
+    std::uint64_t memory_kb_accessed = 0;   // pages that it touched, without stdin; at most 64 KiB more around each page of its file (fault-around)
     std::uint64_t stdout_size = 0, stderr_size = 0;
     std::int32_t return_code = 0;
     std::uint32_t trap_num = 0;     // 0–31 CPU exceptions, 32 timer, 253 abort, 254 invalid system call, 255 exit

@@ -14,7 +14,6 @@
 namespace teal::duck {
 namespace {
 
-constexpr int control_set_tag = 0x11, control_get_tag = 0x10;  // EVP_CTRL_AEAD_*
 constexpr int x25519_id = 1034;                                // EVP_PKEY_X25519
 
 struct Parameter {  // OSSL_PARAM
@@ -34,7 +33,8 @@ struct Libcrypto {
     int (*cipher_init)(void*, const void*, void*, const unsigned char*, const unsigned char*, int);
     int (*cipher_update)(void*, unsigned char*, int*, const unsigned char*, int);
     int (*cipher_final)(void*, unsigned char*, int*);
-    int (*cipher_control)(void*, int, int, void*);
+    int (*cipher_get)(void*, Parameter*);
+    int (*cipher_set)(void*, const Parameter*);
     void* (*digest_new)();
     void (*digest_free)(void*);
     int (*digest_init)(void*, const void*, void*);
@@ -86,7 +86,8 @@ Libcrypto load() {
     take(lib.cipher_init, "EVP_CipherInit_ex");
     take(lib.cipher_update, "EVP_CipherUpdate");
     take(lib.cipher_final, "EVP_CipherFinal_ex");
-    take(lib.cipher_control, "EVP_CIPHER_CTX_ctrl");
+    take(lib.cipher_get, "EVP_CIPHER_CTX_get_params");
+    take(lib.cipher_set, "EVP_CIPHER_CTX_set_params");
     take(lib.digest_new, "EVP_MD_CTX_new");
     take(lib.digest_free, "EVP_MD_CTX_free");
     take(lib.digest_init, "EVP_DigestInit_ex");
@@ -251,10 +252,11 @@ void Aead::seal(std::uint64_t number, std::span<const std::byte> head, std::byte
     unsigned char iv[12];
     nonce(number, iv);
     int n = 0;
+    Parameter tag[2] = {{"tag", bytes_parameter, text + bytes, tag_bytes, 0}, {nullptr, 0, nullptr, 0, 0}};
     const bool ok = lib.cipher_init(context_, nullptr, nullptr, nullptr, iv, 1) == 1 &&
                     lib.cipher_update(context_, nullptr, &n, raw(head.data()), static_cast<int>(head.size())) == 1 &&
                     lib.cipher_update(context_, raw(text), &n, raw(text), static_cast<int>(bytes)) == 1 && lib.cipher_final(context_, raw(text + bytes), &n) == 1 &&
-                    lib.cipher_control(context_, control_get_tag, tag_bytes, text + bytes) == 1;
+                    lib.cipher_get(context_, tag) == 1;
     if (!ok) std::memset(text, 0, bytes + tag_bytes);  // never in the clear; the peer drops it
 }
 
@@ -264,10 +266,11 @@ bool Aead::open(std::uint64_t number, std::span<const std::byte> head, std::byte
     nonce(number, iv);
     int n = 0;
     unsigned char none[16];
+    const Parameter tag[2] = {{"tag", bytes_parameter, text + bytes, tag_bytes, 0}, {nullptr, 0, nullptr, 0, 0}};
     return lib.cipher_init(context_, nullptr, nullptr, nullptr, iv, 0) == 1 &&
            lib.cipher_update(context_, nullptr, &n, raw(head.data()), static_cast<int>(head.size())) == 1 &&
            lib.cipher_update(context_, raw(text), &n, raw(text), static_cast<int>(bytes)) == 1 &&
-           lib.cipher_control(context_, control_set_tag, tag_bytes, text + bytes) == 1 && lib.cipher_final(context_, none, &n) == 1;
+           lib.cipher_set(context_, tag) == 1 && lib.cipher_final(context_, none, &n) == 1;
 }
 
 }  // namespace teal::duck

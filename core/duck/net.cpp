@@ -163,6 +163,7 @@ void Net::reply(std::uint64_t connection, std::uint64_t id, std::span<const std:
     impl_->order([impl = impl_.get(), connection, id, own = std::vector<std::byte>(bytes.begin(), bytes.end())] {
         Peer* peer = impl->find(connection);
         if (peer == nullptr) return;
+        peer->replied(id);
         const MessageHead head{id};
         peer->connection.queue(ItemKind::reply, bytes_of(head), own);
         impl->serve(*peer);

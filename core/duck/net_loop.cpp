@@ -159,15 +159,15 @@ bool Net::Impl::poll_desks() {
     bool any = false;
     for (std::size_t i = 0; i < busy_.size();) {
         Desk* desk = busy_[i];
-        if (!desk->poll()) {
+        const bool answered = desk->poll();
+        if (desk->running()) {
             ++i;
-            continue;
-        }
-        any = true;
-        if (!desk->running()) {
+        } else {  // also one that was cancelled
             busy_[i] = busy_.back();
             busy_.pop_back();
         }
+        if (!answered) continue;
+        any = true;
         if (const auto found = sessions_.find(desk->id()); found != sessions_.end()) serve(*found->second);
     }
     return any;
@@ -290,7 +290,6 @@ void Net::Impl::take_orders() {
         ordered.store(false, std::memory_order_relaxed);
     }
     for (const auto& what : taken) what();
-    last_activity_ = now_;
 }
 
 void Net::Impl::sleep() {

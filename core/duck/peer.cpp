@@ -4,6 +4,13 @@
 
 namespace teal::duck {
 
+void Peer::replied(std::uint64_t id) {
+    const auto found = asked.find(id);
+    if (found == asked.end()) return;
+    asked_bytes -= found->second;
+    asked.erase(found);
+}
+
 void Desk::call(const CallHead& head, std::span<const std::byte> args) {
     if (head.seq == 0 || head.seq >= next_ + kept) return say(head.seq, Outcome::refused, EINVAL);  // no client of ours does
     if (head.seq < next_) return polled(head.seq);
@@ -116,6 +123,10 @@ void Peer::item(ItemKind kind, std::uint64_t, std::span<const std::byte> bytes) 
         case ItemKind::message: {
             MessageHead head;
             if (!load(bytes, head)) break;
+            // Whoever sends faster than is answered fills this machine's memory: no client of ours has so many questions open.
+            if (asked.size() >= most_asked || asked_bytes + bytes.size() > most_asked_bytes) break;
+            if (!asked.emplace(head.id, bytes.size()).second) break;
+            asked_bytes += bytes.size();
             ++host_.figures().messages;
             return host_.message(*this, head.id, bytes.subspan(sizeof head));
         }
@@ -139,8 +150,9 @@ void Peer::call(std::span<const std::byte> bytes) {
     if (!load(bytes, head)) return connection.close(2, "a call without a head");
     const auto desk = desks.find(head.session);
     if (desk == desks.end()) return connection.answer({head.session, static_cast<std::uint32_t>(Outcome::unknown), head.seq, 0, 0}, {});
+    const bool ran = desk->second->running();  // then it is polled already
     desk->second->call(head, bytes.subspan(sizeof head));
-    if (desk->second->running()) host_.busy(*desk->second);
+    if (!ran && desk->second->running()) host_.busy(*desk->second);
 }
 
 void Peer::polled(std::uint32_t session, std::uint64_t seq) {
@@ -163,6 +175,14 @@ void Peer::blob_ask(const BlobAsk& ask) {
         return blob_state(ask.transfer, BlobAnswer::have, 0);
     }
     std::shared_ptr<Blob> blob;
+    for (auto& [transfer, before] : arriving) {  // a put() that was given up, and is tried again
+        if (before->digest() != ask.digest || transfer == ask.transfer) continue;
+        if (const Ranges* come = connection.blob_there(transfer)) before->there = *come;
+        connection.refuse_blob(transfer);
+        host_.blobs().stopped(std::move(before), 0);
+        arriving.erase(std::uint64_t{transfer});
+        break;
+    }
     host_.end_group(ask.digest);  // what has come that way is kept, and gone on with
     if (arriving.contains(ask.transfer) || arriving.size() >= 16 || !host_.blobs().begin(ask.digest, ask.bytes, blob))
         return blob_state(ask.transfer, BlobAnswer::no_room, 0);

@@ -73,6 +73,7 @@ public:
 
 class Peer final : public Above {
 public:
+    static constexpr std::size_t most_asked = 1024, most_asked_bytes = 64 << 20;
     Peer(PeerHost& host, const ConnectionOptions& options, const Address& from, std::uint64_t now) : host_(host), connection(options, now), address(from) {}
     ~Peer() override;
 
@@ -81,6 +82,7 @@ public:
     bool blob_bytes(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> bytes) override;
     void blob_arrived(std::uint64_t transfer, std::uint64_t prefix, bool whole) override;
     void blob_finished(std::uint64_t transfer, bool good);
+    void replied(std::uint64_t id);  // a message was answered
 
 private:
     void call(std::span<const std::byte> bytes);
@@ -97,6 +99,8 @@ public:
     std::unordered_map<std::uint64_t, std::shared_ptr<Blob>> arriving;  // by transfer
     Hello hello{};                                      // it was welcomed for, and how
     std::vector<std::byte> welcome;
+    std::unordered_map<std::uint64_t, std::size_t> asked;  // messages without a reply, by id: their bytes
+    std::size_t asked_bytes = 0;
     HeldPackets held;                                   // what the socket did not take
     bool dirty = false;                                 // has received since it was last served
     std::uint64_t next_timer = 0;

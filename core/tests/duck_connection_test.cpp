@@ -99,7 +99,11 @@ bool play(std::uint64_t seed) {
     return ok;
 }
 
-void silence() {
+void test_any_network(std::uint64_t seeds, std::uint64_t first) {
+    for (std::uint64_t seed = first; seed < first + seeds; ++seed) CHECK(play(seed));
+}
+
+void test_silence() {
     // A cut that heals in time is not noticed; one that does not is a death, told by both sides, and in the stated time.
     Weather weather;
     weather.cut_at = 1'100'000'000;
@@ -121,7 +125,7 @@ void silence() {
     CHECK(dead.now < 3'700'000'000ULL);
 }
 
-void hostile() {
+void test_hostile() {
     // Bits flipped on the way, packets cut short, replayed, or sent by nobody: nothing of it is taken, nothing breaks.
     for (std::uint64_t seed = 1; seed <= 200; ++seed) {
         Weather weather;
@@ -168,8 +172,8 @@ void hostile() {
 
 int main(int argc, char** argv) {
     const std::uint64_t seeds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1500, first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-    for (std::uint64_t seed = first; seed < first + seeds; ++seed) CHECK(play(seed));
-    silence();
-    hostile();
+    test_any_network(seeds, first);
+    test_silence();
+    test_hostile();
     return check::summary();
 }

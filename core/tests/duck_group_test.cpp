@@ -50,7 +50,7 @@ bool has(Net& net, const std::vector<std::byte>& blob) {
     }
 }
 
-void send(bool keyed, unsigned port) {
+void test_group(bool keyed, unsigned port) {
     const auto first = duck(true, keyed), second = duck(true, keyed), deaf = duck(false, keyed);
     const std::shared_ptr<Remote> remotes[] = {reach(*first, keyed), reach(*second, keyed), reach(*deaf, keyed)};
     std::vector<std::byte> blob(3'000'001);
@@ -79,8 +79,8 @@ void send(bool keyed, unsigned port) {
 
 int main() {
     const unsigned port = 20'000 + static_cast<unsigned>(::getpid()) % 20'000;
-    send(false, port);
-    send(true, port + 20'000);
+    test_group(false, port);
+    test_group(true, port + 20'000);
     bool refused = false;
     try {
         GroupOptions options;

@@ -64,7 +64,7 @@ std::shared_ptr<Remote> reach(const Net& net, bool tcp, std::vector<std::byte> k
     return Remote::connect("127.0.0.1:" + std::to_string(tcp ? net.tcp_port() : net.udp_port()), options);
 }
 
-void calls(bool tcp, bool keyed) {
+void test_calls(bool tcp, bool keyed) {
     Duck duck(listening(tcp, keyed ? key_of(7) : std::vector<std::byte>{}));
     const auto remote = reach(duck.net, tcp, keyed ? key_of(7) : std::vector<std::byte>{});
     const NetEvent opened = duck.next(NetEventKind::opened);
@@ -110,7 +110,7 @@ void calls(bool tcp, bool keyed) {
     CHECK_EQ(duck.next(NetEventKind::lost).text, std::string("closed by the client"));
 }
 
-void messages_and_blobs(bool tcp) {
+void test_messages_and_blobs(bool tcp) {
     Duck duck(listening(tcp, key_of(1)));
     const auto remote = reach(duck.net, tcp, key_of(1));
     for (const std::size_t bytes : {3UL, 3000UL, 300'000UL}) {
@@ -171,7 +171,7 @@ Code refusal_of(const Net& net, std::vector<std::byte> key, std::string& text) {
     return Code::internal_error;
 }
 
-void keys() {
+void test_keys() {
     std::string text;
     {
         Duck duck(listening(false, key_of(1)));
@@ -198,7 +198,7 @@ void keys() {
     CHECK(refused);
 }
 
-void deaths() {
+void test_deaths() {
     std::string text;
     const auto dies = [&](const std::shared_ptr<Remote>& remote) {
         try {
@@ -235,10 +235,10 @@ void deaths() {
 
 int main() {
     for (const bool tcp : {false, true})
-        for (const bool keyed : {false, true}) calls(tcp, keyed);
-    messages_and_blobs(false);
-    messages_and_blobs(true);
-    keys();
-    deaths();
+        for (const bool keyed : {false, true}) test_calls(tcp, keyed);
+    test_messages_and_blobs(false);
+    test_messages_and_blobs(true);
+    test_keys();
+    test_deaths();
     return check::summary();
 }

@@ -49,6 +49,7 @@ class TestHost final : public PeerHost {
 public:
     void message(Peer& peer, std::uint64_t id, std::span<const std::byte> bytes) override {
         messages.emplace_back(id, std::vector<std::byte>(bytes.begin(), bytes.end()));
+        peer.replied(id);
         const MessageHead head{id};
         peer.connection.queue(ItemKind::reply, bytes_of(head), bytes);
     }

@@ -127,7 +127,7 @@ struct Duck {
     Net net;
 };
 
-void bad_weather() {
+void test_bad_weather() {
     Duck duck;
     Relay relay(duck.net.udp_port(), 0.15, 3);
     const auto remote = duck.reach(relay.address(), 20'000'000'000);
@@ -151,7 +151,7 @@ void bad_weather() {
 }
 
 // A cut that heals is not noticed by those who wait; one that does not is a death, and says that the call may have run.
-void cuts() {
+void test_cuts() {
     Duck duck;
     Relay relay(duck.net.udp_port(), 0, 4);
     const auto remote = duck.reach(relay.address(), 1'500'000'000);
@@ -184,7 +184,7 @@ void cuts() {
     CHECK_EQ(duck.net.figures().sessions_now, 0);
 }
 
-void blob_goes_on() {
+void test_blob_goes_on() {
     Duck duck;
     const auto blob = pattern(8'000'000, 5);
     {
@@ -208,8 +208,29 @@ void blob_goes_on() {
     CHECK_EQ(duck.next(NetEventKind::blob).size, blob.size());
 }
 
+// A put() that is given up is gone on with by the next one: the budget has no room for two.
+void test_blob_again() {
+    NetOptions options;
+    options.blob_budget_bytes = 60'000'000;
+    Net net(options);
+    net.start();
+    const auto remote = Remote::connect("127.0.0.1:" + std::to_string(net.udp_port()), {});
+    const auto blob = pattern(50'000'000, 6);
+    bool late = false;
+    try {
+        remote->put(sha256(blob), blob, 2'000'000);
+    } catch (const Error& error) {
+        late = error.code() == Code::deadline_exceeded;
+    }
+    CHECK(late);
+    const PutResult second = remote->put(sha256(blob), blob, 60'000'000'000);
+    CHECK(!second.had);
+    CHECK(second.sent_bytes <= blob.size());
+    CHECK_EQ(net.figures().blobs_received, 1);
+}
+
 // Four threads on one connection, each with a session of its own; two more clients beside them that come and go.
-void crowd() {
+void test_crowd() {
     Duck duck;
     const auto remote = duck.reach(duck.address(), 20'000'000'000);
     const std::uint64_t connection = duck.next(NetEventKind::opened).connection;
@@ -236,7 +257,7 @@ void crowd() {
     CHECK_EQ(duck.net.figures().calls, 400);
 }
 
-void cancelled() {
+void test_cancelled() {
     Duck duck;
     const auto remote = duck.reach(duck.address(), 20'000'000'000);
     const auto sink = std::make_shared<EchoSink>();
@@ -261,10 +282,11 @@ void cancelled() {
 }  // namespace
 
 int main() {
-    bad_weather();
-    cuts();
-    blob_goes_on();
-    crowd();
-    cancelled();
+    test_bad_weather();
+    test_cuts();
+    test_blob_goes_on();
+    test_blob_again();
+    test_crowd();
+    test_cancelled();
     return check::summary();
 }

@@ -89,10 +89,9 @@ def _free_port(host: str) -> int:
 class Gate:
     """Open from the start."""
 
-    def __init__(self, server: Server, listen: str, key: bytes | None, *, direct: bool) -> None:
+    def __init__(self, server: Server, listen: str, key: bytes | None) -> None:
         host, port = check_listen(listen, key)
         self._server = server
-        self.direct = direct
         at = f"[{host}]" if ":" in host else host
         most = server.budget.data
         for left in reversed(range(_PORT_TRIES)):

@@ -84,7 +84,6 @@ class Server:
         cache: str | os.PathLike[str] | bool | None = None,
         sandbox: str = "process",
         spares: int = 1,
-        direct: bool = True,
         classic: str | None = None,
         classic_trusted: bool = False,
         classic_buffer: int | None = None,
@@ -130,7 +129,7 @@ class Server:
             if listen is not None:
                 from teal.duck.net import Gate
 
-                self._gate = Gate(self, listen, secret, direct=direct)
+                self._gate = Gate(self, listen, secret)
             if classic is not None:
                 from teal.duck.classic.hatch import Hatch
 

@@ -47,7 +47,7 @@ class Yards:
     def _made(self, kind: str) -> _core.DuckYard:
         if kind == "kvm" and (why := kvm_missing()):
             raise NotFound(f"no KVM to run guests: {why}; sandbox='process' needs none")
-        return _core.DuckYard(str(Path(_core.__file__).parent / "duck" / "bin" / SANDBOXES[kind]), self._spares)
+        return _core.DuckYard(box_program(kind), self._spares)
 
     def there(self) -> dict[str, _core.DuckYard]:
         """Those that were made."""
@@ -61,6 +61,11 @@ class Yards:
             self._yards.clear()
         for yard in yards:
             yard.close()
+
+
+def box_program(sandbox: str = "process") -> str:
+    """The executable that boxes of that kind start as."""
+    return str(Path(_core.__file__).parent / "duck" / "bin" / SANDBOXES[sandbox])
 
 
 def kvm_missing() -> str:

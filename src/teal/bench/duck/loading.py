@@ -9,7 +9,7 @@ from pathlib import Path
 from teal import _core
 from teal.bench.lanes import Times, paired_ratio
 from teal.bench.report import Promise
-from teal.duck.server import box_program
+from teal.duck.yards import box_program
 
 from . import places
 from .stage import Stage

@@ -1,9 +1,9 @@
 """The story of JudgeDuck's launcher: what a call cost when it was a judge, and what each change took away.
 
-The same GEMV over the same 4 MiB of weights in every row. The first row does what the judge did for every run: a process
-made anew, the program loaded into it, the weights copied in, the caches flushed on the way back, and both ends asleep
-for a millisecond at a time while nothing happens. Each row after it has one more of these gone. The numbers are of this
-machine and this program; what the judge itself reached is in docs/ducks.md.
+The same GEMV over the same 4 MiB of weights in every row. The first row does what the judge did for every run: a
+process made anew, the program loaded into it, the weights copied in, the caches flushed on the way back, and both ends
+asleep for a millisecond at a time while nothing happens. Each row after it has one more of these gone. The numbers are
+of this machine and this program; what the judge itself reached is in docs/ducks.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from teal import _core
-from teal.duck.server import box_program
+from teal.duck.yards import box_program
 
 _ORDER = {
     "args_bytes": 4096,
