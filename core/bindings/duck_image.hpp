@@ -26,6 +26,7 @@ struct RunAsked {
     std::uint64_t time_ns = 0, memory_bytes = 0, output_bytes = 0;
     int in = -1, out = -1, err = -1;
 };
+// Of a program for Linux; one that was read as a DuckInfo program is judged by box::judge_duckinfo().
 box::RunRecord judge_run(box::Yard& yard, const DuckProgram& program, const RunAsked& asked);
 
 }  // namespace teal

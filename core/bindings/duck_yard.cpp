@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/duck_image.hpp"
+#include "box/duckinfo.hpp"
 #include "box/image.hpp"
 #include "box/yard.hpp"
 #include "elf/place.hpp"
@@ -123,11 +125,13 @@ nb::dict record_dict(const box::RunRecord& r) {
     return found;
 }
 
-std::shared_ptr<DuckProgram> read(int fd, std::uint64_t bytes, const std::string& name) {
+std::shared_ptr<DuckProgram> read(int fd, std::uint64_t bytes, const std::string& name, bool duckinfo) {
     const nb::gil_scoped_release release;
     const Mapping file(fd, bytes);
     auto program = std::make_shared<DuckProgram>();
-    program->program = elf::read_program(file.bytes(), name.c_str());
+    elf::Rules rules;
+    rules.duckinfo = duckinfo;
+    program->program = elf::read_program(file.bytes(), name.c_str(), rules);
     program->bias = box::bias_for(*program->program);
     program->place = std::make_unique<elf::Place>(program->program->image.size());
     program->report = program->place->load(program->program, program->bias);
@@ -151,11 +155,33 @@ std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckPr
     return yard.open(order);
 }
 
+box::DuckInfoOrder duckinfo_order(const nb::dict& asked) {
+    box::DuckInfoOrder order;
+    for (const auto& [key, value] : asked) {
+        const auto name = nb::cast<std::string>(key);
+        const std::pair<const char*, std::uint64_t*> numbers[] = {
+            {"time_limit_ns", &order.time_limit_ns}, {"wall_limit_ns", &order.wall_limit_ns}, {"memory_bytes", &order.memory_bytes},
+            {"in_bytes", &order.in_bytes},   {"out_limit", &order.out_limit}, {"err_limit", &order.err_limit}, {"ib_bytes", &order.ib_bytes},
+            {"ob_bytes", &order.ob_bytes},   {"in_offset", &order.in_offset}, {"ib_offset", &order.ib_offset}, {"ob_offset", &order.ob_offset}};
+        const std::pair<const char*, int*> descriptors[] = {
+            {"in", &order.in}, {"out", &order.out}, {"err", &order.err}, {"ib", &order.ib}, {"ob", &order.ob}, {"pin", &order.pin}};
+        bool known = name == "clear_ob";
+        if (known) order.clear_ob = nb::cast<bool>(value);
+        for (const auto& [called, field] : numbers)
+            if (name == called) *field = nb::cast<std::uint64_t>(value), known = true;
+        for (const auto& [called, field] : descriptors)
+            if (name == called) *field = nb::cast<int>(value), known = true;
+        if (!known) throw Error(Code::invalid_argument, "a DuckInfo run has no field " + name);
+    }
+    return order;
+}
+
 }  // namespace
 
 void bind_duck_yard(nb::module_& m) {
     nb::class_<DuckProgram>(m, "DuckProgram", "A program that was read and checked, in memory that boxes map.")
-        .def(nb::new_(&read), nb::arg("fd"), nb::arg("nbytes"), nb::arg("name"), "Of a sealed file; the descriptor stays the caller's.")
+        .def(nb::new_(&read), nb::arg("fd"), nb::arg("nbytes"), nb::arg("name"), nb::arg("duckinfo") = false,
+             "Of a sealed file; the descriptor stays the caller's. `duckinfo`: by the rules for DuckInfo programs.")
         .def_prop_ro("resident", [](const DuckProgram& p) { return p.program->resident(); }, "Was it linked with duck.h's start-up code?")
         .def_prop_ro("machine", [](const DuckProgram& p) { return elf::name_of(p.program->machine); })
         .def_prop_ro("memory_bytes", [](const DuckProgram& p) { return p.program->memory_pages() * elf::page_bytes; }, "Of all its pages.")
@@ -216,6 +242,16 @@ void bind_duck_yard(nb::module_& m) {
             }
             return record_dict(record);
         }, nb::arg("program"), nb::arg("run"), nb::sig("def judge(self, program: DuckProgram, run: dict[str, typing.Any]) -> dict[str, typing.Any]"))
+        .def("judge_duckinfo", [](box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
+            const box::DuckInfoOrder order = duckinfo_order(asked);
+            box::RunRecord record;
+            {
+                const nb::gil_scoped_release release;
+                record = box::judge_duckinfo(yard, *program->place, order);
+            }
+            return record_dict(record);
+        }, nb::arg("program"), nb::arg("run"), nb::sig("def judge_duckinfo(self, program: DuckProgram, run: dict[str, int]) -> dict[str, typing.Any]"),
+           "A run of a program that was read with duckinfo=True. `run`: the fields of DuckInfoOrder (core/box/duckinfo.hpp); those left out are 0, descriptors -1.")
         .def("report", [](const box::Yard& yard) {
             nb::list list;
             for (const box::Guard& guard : yard.report()) list.append(nb::make_tuple(guard.name, guard.used, guard.detail));

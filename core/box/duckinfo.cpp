@@ -24,20 +24,28 @@ std::uint64_t file_bytes(int fd) {
     return static_cast<std::uint64_t>(info.st_size);
 }
 
-void grow(int fd, std::uint64_t bytes, const char* what) {
+// Where a part ends that begins in whole pages.
+std::uint64_t end_of(std::uint64_t offset, std::uint64_t bytes, const char* what) {
+    std::uint64_t end = 0;
+    if (offset % page != 0 || !checked_add(offset, bytes, end))
+        throw Error(Code::invalid_argument, std::string(what) + " of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + ": expected whole pages");
+    return end;
+}
+
+void grow(int fd, std::uint64_t bytes, const char* what, std::uint64_t offset = 0) {
     if (bytes == 0) return;
-    if (file_bytes(fd) < bytes && ::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
+    if (const std::uint64_t end = end_of(offset, bytes, what); file_bytes(fd) < end && ::ftruncate(fd, static_cast<off_t>(end)) != 0)
         throw Error(Code::invalid_argument, system_message((std::string(what) + " of " + std::to_string(bytes) + " bytes").c_str(), errno));
 }
 
-void need(int fd, std::uint64_t bytes, const char* what) {
-    if (bytes != 0 && file_bytes(fd) < bytes)
+void need(int fd, std::uint64_t bytes, const char* what, std::uint64_t offset = 0) {
+    if (bytes != 0 && file_bytes(fd) < end_of(offset, bytes, what))
         throw Error(Code::invalid_argument, std::string(what) + ": " + std::to_string(bytes) + " bytes of a run's buffer, its memfd has " + std::to_string(file_bytes(fd)) + "; give a larger one");
 }
 
-void clear(int fd, std::uint64_t bytes) {
+void clear(int fd, std::uint64_t bytes, std::uint64_t offset) {
     if (bytes == 0) return;
-    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
     if (at == MAP_FAILED) throw Error(Code::invalid_argument, system_message("map an output buffer to clear it", errno));
     std::memset(at, 0, bytes);
     ::munmap(at, bytes);
@@ -78,12 +86,12 @@ RunRecord judge(Yard& yard, const elf::Place& place, const DuckInfoOrder& given)
         throw Error(Code::invalid_argument, "Can't load ELF: it must be read as a DuckInfo program");
     grow(given.out, given.out_limit, "stdout");
     grow(given.err, given.err_limit, "stderr");
-    grow(given.ob, given.ob_bytes, "an output buffer");
-    need(given.in, given.in_bytes, "stdin");
-    need(given.ib, given.ib_bytes, "an input buffer");
+    grow(given.ob, given.ob_bytes, "an output buffer", given.ob_offset);
+    need(given.in, given.in_bytes, "stdin", given.in_offset);
+    need(given.ib, given.ib_bytes, "an input buffer", given.ib_offset);
     need(given.out, given.out_limit, "stdout");
     need(given.err, given.err_limit, "stderr");
-    if (given.clear_ob) clear(given.ob, given.ob_bytes);
+    if (given.clear_ob) clear(given.ob, given.ob_bytes, given.ob_offset);
     const elf::Layout layout =
         elf::layout_of(*program, {given.memory_bytes, given.in_bytes, given.out_limit, given.err_limit, given.ib_bytes, given.ob_bytes});
     const Descriptor pages = made_pages(*program);
@@ -96,11 +104,11 @@ RunRecord judge(Yard& yard, const elf::Place& place, const DuckInfoOrder& given)
     order.stack_bytes = 0;
     order.pin = given.pin;
     order.report_address = layout.stack_page;
-    add(order, given.in, layout.stdin_at, given.in_bytes, false, 0, false);
+    add(order, given.in, layout.stdin_at, given.in_bytes, false, given.in_offset, false);
     add(order, given.out, layout.stdout_at, given.out_limit, true);
     add(order, given.err, layout.stderr_at, given.err_limit, true);
-    add(order, given.ib, layout.ib_at, given.ib_bytes, false);
-    add(order, given.ob, layout.ob_at, given.ob_bytes, true);
+    add(order, given.ib, layout.ib_at, given.ib_bytes, false, given.ib_offset);
+    add(order, given.ob, layout.ob_at, given.ob_bytes, true, given.ob_offset);
     add(order, pages.get(), layout.header_page, page, false);
     add(order, pages.get(), layout.random_page, page, false, page);
     RunRecord record = yard.judge(order);

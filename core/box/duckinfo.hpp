@@ -13,6 +13,7 @@ struct DuckInfoOrder {
     std::uint64_t memory_bytes = 256 << 20;     // the program's region, stack included
     int in = -1, out = -1, err = -1, ib = -1, ob = -1;
     std::uint64_t in_bytes = 0, out_limit = 0, err_limit = 0, ib_bytes = 0, ob_bytes = 0;
+    std::uint64_t in_offset = 0, ib_offset = 0, ob_offset = 0;   // where they begin in their memfds; whole pages
     bool clear_ob = false;                      // zeros before the run; otherwise it keeps what it had
     std::int32_t pin = -1;
 };

@@ -1707,8 +1707,10 @@ def memory_of(array: Any) -> tuple[int, int] | None:
 class DuckProgram:
     """A program that was read and checked, in memory that boxes map."""
 
-    def __init__(self, fd: int, nbytes: int, name: str) -> None:
-        """Of a sealed file; the descriptor stays the caller's."""
+    def __init__(self, fd: int, nbytes: int, name: str, duckinfo: bool = False) -> None:
+        """
+        Of a sealed file; the descriptor stays the caller's. `duckinfo`: by the rules for DuckInfo programs.
+        """
 
     @property
     def resident(self) -> bool:
@@ -1772,6 +1774,11 @@ class DuckYard:
     def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
 
     def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
+
+    def judge_duckinfo(self, program: DuckProgram, run: dict[str, int]) -> dict[str, Any]:
+        """
+        A run of a program that was read with duckinfo=True. `run`: the fields of DuckInfoOrder (core/box/duckinfo.hpp); those left out are 0, descriptors -1.
+        """
 
     def report(self) -> list[tuple[str, bool, str]]:
         """(what confines boxes, is it used, detail)"""

@@ -17,6 +17,7 @@ _COMMANDS = {
     "ping": "duck_ping",
     "selftest": "duck_selftest",
     "key": "duck_key",
+    "classic": "duck_classic",
     "stop": "duck_stop",
 }
 

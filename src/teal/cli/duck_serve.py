@@ -40,6 +40,12 @@ log = logging.getLogger("teal.duck")
 @click.option(
     "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."
 )
+@click.option("--classic", metavar="HOST:PORT", help="JudgeDuck-OS's own UDP protocol too: no authentication, so "
+              "loopback only; usual port 9999.")  # fmt: skip
+@click.option("--classic-trusted", is_flag=True, help="--classic beyond loopback: whoever reaches it may run programs, "
+              "read and overwrite its buffer and end all sessions.")  # fmt: skip
+@click.option("--classic-buffer", callback=options.nbytes, metavar="SIZE",
+              help="Its flat buffer [default: half of what sessions have, or less]")  # fmt: skip
 @click.option("--announce", is_flag=True, help="Let `teal duck ls --lan` find it (needs the extra: discovery).")
 @click.option("--selftest", is_flag=True, help="Run the self-test first, and refuse to serve if it fails.")
 @click.option("--log-level", default="info", show_default=True,
@@ -55,6 +61,9 @@ def command(
     cache: str | None,
     sandbox: str,
     spares: int,
+    classic: str | None,
+    classic_trusted: bool,
+    classic_buffer: int | None,
     announce: bool,
     selftest: bool,
     log_level: str,
@@ -70,6 +79,7 @@ def command(
       teal duck serve
       teal duck key > duck.key && teal duck serve --listen 0.0.0.0:7311 --key-file duck.key
       teal duck serve --name big --memory 24G --idle 100ms --json
+      teal duck serve --classic 127.0.0.1:9999
     """
     from teal.duck.server import Server
 
@@ -90,16 +100,19 @@ def command(
         cache=False if cache == "none" else cache,
         sandbox=sandbox,
         spares=spares,
+        classic=classic,
+        classic_trusted=classic_trusted,
+        classic_buffer=classic_buffer,
     ) as server:
         if selftest:
             _check(server)
         announced = _announce(server) if announce else None
         if as_json:
-            draw.emit(
-                {"address": server.address, "listening": server.listening, "pid": os.getpid(), "sandbox": sandbox}
-            )
+            draw.emit({"address": server.address, "listening": server.listening, "pid": os.getpid(),
+                       "sandbox": sandbox, "classic": server.hatch.address if server.hatch else None})  # fmt: skip
         else:
             more = f" and at {server.listening}" if server.listening else ""
+            more += f", classic at {server.hatch.address}" if server.hatch else ""
             click.echo(f"duck {server.address}{more} is ready: process {os.getpid()}, sandbox {sandbox}")
         sys.stdout.flush()
         while not came.is_set() and not server.stopped.wait(0.1):

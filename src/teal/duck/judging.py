@@ -27,10 +27,7 @@ def judged(
     try:
         if given is not None:
             stdin = os.open(f"/proc/self/fd/{given.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        record = yard.judge(program, {
-            "abi": order.abi, "time_ns": order.time_ns, "memory_bytes": order.memory, "output_bytes": order.output,
-            "stdin": stdin, "stdout": out, "stderr": err,
-        })  # fmt: skip
+        record = (_duckinfo if order.abi == "duckinfo" else _linux)(yard, program, order, given, (stdin, out, err))
         record["stdout"] = os.pread(out, min(record["stdout-size"], order.output), 0)
         record["stderr"] = os.pread(err, min(record["stderr-size"], order.output), 0)
         return record
@@ -38,3 +35,25 @@ def judged(
         for fd in (out, err, stdin):
             if fd >= 0:
                 os.close(fd)
+
+
+def _linux(
+    yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, _: Blob | None, fds: tuple[int, int, int]
+) -> dict[str, Any]:
+    stdin, out, err = fds
+    return yard.judge(program, {
+        "abi": order.abi, "time_ns": order.time_ns, "memory_bytes": order.memory, "output_bytes": order.output,
+        "stdin": stdin, "stdout": out, "stderr": err,
+    })  # fmt: skip
+
+
+def _duckinfo(
+    yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None,
+    fds: tuple[int, int, int],
+) -> dict[str, Any]:  # fmt: skip
+    stdin, out, err = fds
+    return yard.judge_duckinfo(program, {
+        "time_limit_ns": order.time_ns, "memory_bytes": order.memory,
+        "in": stdin, "in_bytes": 0 if given is None else given.nbytes,
+        "out": out, "out_limit": order.output, "err": err, "err_limit": order.output,
+    })  # fmt: skip

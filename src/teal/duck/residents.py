@@ -79,16 +79,17 @@ class Residents:
 
     # ---- programs ------------------------------------------------------------------------------------------------
 
-    def program(self, blob: Blob, name: str) -> _core.DuckProgram:
-        """Read, checked and in memory. Raises InvalidArgument."""
+    def program(self, blob: Blob, name: str, *, duckinfo: bool = False) -> _core.DuckProgram:
+        """Read, checked (``duckinfo``: by the rules of that interface) and in memory. Raises InvalidArgument."""
+        key = blob.digest + (" duckinfo" if duckinfo else "")
         with self._guard:
-            found = self._ready.get(blob.digest)
+            found = self._ready.get(key)
             if found is not None:
-                self._ready.move_to_end(blob.digest)
+                self._ready.move_to_end(key)
                 return found
-        made = _core.DuckProgram(blob.fd, blob.nbytes, name or f"program {blob.digest[:16]}")
+        made = _core.DuckProgram(blob.fd, blob.nbytes, name or f"program {blob.digest[:16]}", duckinfo)
         with self._guard:
-            self._ready[blob.digest] = made
+            self._ready[key] = made
             while len(self._ready) > _MOST_PROGRAMS:
                 self._ready.popitem(last=False)
         return made
@@ -145,6 +146,16 @@ class Residents:
                 )
             self._used += cost
         return cost
+
+    def reserve(self, nbytes: int) -> None:
+        """Takes so many bytes of the budget for something else; negative: gives them back. Raises QuotaExceeded."""
+        with self._guard:
+            if self._used + nbytes > self._budget:
+                raise QuotaExceeded(
+                    f"a buffer of {nbytes} bytes: sessions of this duck have {self._used} of {self._budget}; ask for "
+                    "less, or give the duck more --memory"
+                )
+            self._used += nbytes
 
     @contextmanager
     def holding(self, cost: int) -> Iterator[None]:

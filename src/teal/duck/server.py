@@ -46,6 +46,7 @@ from teal.host.cache import default_folder
 from teal.host.duration import nanoseconds
 
 if TYPE_CHECKING:
+    from teal.duck.classic.hatch import Hatch
     from teal.duck.duck import Duck
     from teal.duck.net import Gate
 
@@ -64,9 +65,9 @@ class Server:
     other machines as well, over UDP and TCP; beyond loopback only with ``key`` (64 hexadecimal digits) or ``key_file``.
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
-    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm,
-    of programs that do not ask. ``spares``: boxes kept
-    ready.
+    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask.
+    ``spares``: boxes kept ready. ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
+    which has no authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
     Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
     """
 
@@ -83,6 +84,9 @@ class Server:
         cache: str | os.PathLike[str] | bool | None = None,
         sandbox: str = "process",
         spares: int = 1,
+        classic: str | None = None,
+        classic_trusted: bool = False,
+        classic_buffer: int | None = None,
     ) -> None:
         if key is not None and key_file is not None:
             raise InvalidArgument("key and key_file are given; one is enough", path="$.key_file")
@@ -108,6 +112,7 @@ class Server:
             check_listen(listen, secret)
         address = self.name if self.name.startswith("@") or "/" in self.name else default_address(self.name)
         self._gate: Gate | None = None
+        self.hatch: Hatch | None = None
         folder = _folder(cache)
         self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
@@ -125,7 +130,13 @@ class Server:
                 from teal.duck.net import Gate
 
                 self._gate = Gate(self, listen, secret)
+            if classic is not None:
+                from teal.duck.classic.hatch import Hatch
+
+                self.hatch = Hatch(self, classic, trusted=classic_trusted, buffer=classic_buffer)
         except BaseException:
+            if self._gate is not None:
+                self._gate.close()
             self._door.close()
             self._close_quietly()
             raise
@@ -163,6 +174,8 @@ class Server:
         self._door.close()
         if self._gate is not None:
             self._gate.close()
+        if self.hatch is not None:
+            self.hatch.close()
         self._ticking.join()
         self.residents.finish()
         self._close_quietly()
@@ -321,7 +334,7 @@ class Server:
             self.programs.using(order.program) as program,
             self.residents.holding(order.memory + 2 * order.output),
         ):
-            ready = self.residents.program(program, "")
+            ready = self.residents.program(program, "", duckinfo=order.abi == "duckinfo")
             if order.stdin is None:
                 return judged(yard, ready, order, None)
             with self.data.using(order.stdin) as given:
@@ -362,6 +375,7 @@ class Server:
             "data": asdict(self.data.numbers()),
             "yards": {kind: yard.statistics() for kind, yard in self.yards.there().items()},
             "net": None if self._gate is None else self._gate.figures(),
+            "classic": None if self.hatch is None else self.hatch.statistics(),
         }  # fmt: skip
 
 
