@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 from teal.bench import call, laika
+from teal.bench.duck import bench as duck
 from teal.bench.models import promises as models
 from teal.bench.wave import bench as wave
 from teal.cli import _COMMANDS
 
-BARS = call.PROMISES | laika.PROMISES | models.PROMISES | wave.PROMISES
+BARS = call.PROMISES | laika.PROMISES | models.PROMISES | wave.PROMISES | duck.PROMISES
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "features.md"
 ROWS = [
