@@ -81,7 +81,7 @@ def test_a_timeout_that_is_none(timeout: float) -> None:
     [
         ("source", 3, "a path, builtin:NAME or package.module:function"),
         ("source", b"model.onnx", "a path, builtin:NAME or package.module:function"),
-        ("kernel", 3, "onnx, openvino, torch, systems, function or builtin"),
+        ("kernel", 3, "onnx, openvino, torch, systems, elf, function or builtin"),
         ("version", "1", "a whole number"),
         ("version", True, "a whole number"),
         ("pool", 3, "the name of a pool"),

@@ -266,7 +266,7 @@ def test_sources(attached: teal.Host, tmp_path: Path) -> None:
     refused(
         load("nonsense"),
         "$.source",
-        "a path ending in .onnx, .xml, .pt2 or .safetensors, builtin:NAME or package.module:function",
+        "a path ending in .onnx, .xml, .pt2, .safetensors or .elf, builtin:NAME or package.module:function",
     )
     refused(load("x" * 10_000), "$.source", "expected a path")
     refused(load("model.onnx\0"), "$.source", "expected a path")
@@ -277,7 +277,7 @@ def test_sources(attached: teal.Host, tmp_path: Path) -> None:
         load("builtin:identity", kernel="magic"),
         "$.kernel",
         "magic",
-        "onnx, openvino, torch, systems, function or builtin",
+        "onnx, openvino, torch, systems, elf, function or builtin",
     )
     refused(load("builtin:identity", version=0), "$.version", "1 to 2^31 - 1")
     refused(load("builtin:identity", version=1 << 31), "$.version", "1 to 2^31 - 1")

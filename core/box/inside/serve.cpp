@@ -99,7 +99,9 @@ void log(const duck_t*, const char* text, std::uint64_t bytes) {
     const std::uint64_t first = bytes < log_bytes - start ? bytes : log_bytes - start;
     std::memcpy(ring + start, text, first);
     std::memcpy(ring, text + first, bytes - first);
-    line.written.store(at + bytes, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
+    std::uint64_t end = at + bytes;
+    if (text[bytes - 1] != '\n') ring[end++ & (log_bytes - 1)] = '\n';   // each call is a line
+    line.written.store(end, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
     log_lock.store(0, std::memory_order_release);
 }
 
@@ -279,24 +281,27 @@ std::uint32_t say_cpu() noexcept {
 #endif
 }
 
+bool shares_cpu() noexcept {
+    const std::uint32_t cpu = say_cpu();
+    return cpu != 0 && cpu == __atomic_load_n(&control()->ask.cpu, __ATOMIC_RELAXED);
+}
+
 // Waits until the ask or the order line differs from what was seen last.
 void await_work(std::uint64_t asks_seen) noexcept {
     AskLine& ask = control()->ask;
     OrderLine& orders = control()->order;
     const std::uint64_t start = duck_ticks();
-    const std::uint32_t last = control()->answer.cpu.load(std::memory_order_relaxed);
-    bool in_the_way = last != 0 && last == __atomic_load_n(&ask.cpu, __ATOMIC_RELAXED);
+    // A caller on this very CPU cannot ask while we look whether it has. Asleep we are woken on another one, if there is one that is idle;
+    // polling and giving way in turn would keep both where they are.
+    bool in_the_way = shares_cpu();
     for (std::uint32_t round = 1;; ++round) {
         if (ask.seq.load(std::memory_order_acquire) != asks_seen) return;   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (orders.seq.load(std::memory_order_acquire) != orders_seen) return;   // SYNC: pairs with the release in Session::order()
         relax();
-        // The caller waits for this very CPU: it cannot ask while we look whether it has.
-        if (in_the_way) yield();
+        if (in_the_way) break;
         if ((round & 63) != 0) continue;
         if (duck_ticks() - start > idle_ticks) break;
-        if ((round & 1023) != 64) continue;
-        const std::uint32_t cpu = say_cpu();
-        in_the_way = cpu != 0 && cpu == __atomic_load_n(&ask.cpu, __ATOMIC_RELAXED);
+        if ((round & 1023) == 0) in_the_way = shares_cpu();
     }
     ask.sleeps.store(1, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
     if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen)

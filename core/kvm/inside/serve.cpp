@@ -52,7 +52,9 @@ void log(const duck_t*, const char* text, std::uint64_t bytes) {
     const std::uint64_t first = bytes < size - start ? bytes : size - start;
     copy(ring + start, text, first);
     copy(ring, text + first, bytes - first);
-    line.written.store(at + bytes, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
+    std::uint64_t end = at + bytes;
+    if (text[bytes - 1] != '\n') ring[end++ & (size - 1)] = '\n';   // each call is a line
+    line.written.store(end, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
     state()->rest.log_lock.store(0, std::memory_order_release);
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 import warnings
 import weakref
@@ -27,7 +28,7 @@ from teal.errors import Closed, InvalidArgument, KernelFailed, NotFound
 
 CPU_OPTIONS = ["-cl-std=CL1.2", "-DTEAL_ALONE", "-DTEAL_CLANG"]
 GPU_WORKERS = 256
-PATTERN = np.arange(1, 9, dtype=np.uint32) * np.uint32(0x01234567)
+PROBES = 3
 
 _driver_threads: set[int] = set()
 
@@ -218,6 +219,7 @@ class OpenClDevice:
         except self.cl.Error as error:
             raise KernelFailed(f"{self.name}: the driver does not open: {error}") from None
         self._options, self._fences = self._choose()
+        self._probing = threading.Lock()
         self._probe_kernel = self.cl.Kernel(self._compile(source.text(source.IDENTITY), self._options), "teal_probe")
         self.capabilities = self._find_out()
         if cores is not None and self.is_cpu:
@@ -329,22 +331,26 @@ class OpenClDevice:
         return self.import_region(region)
 
     def _probe(self, imported: OpenClImported) -> None:
-        self._probe_kernel.set_args(imported.buffer, np.uint64(imported.region.probe_at))
-        self.cl.enqueue_nd_range_kernel(self.queue, self._probe_kernel, (1,), (1,))
+        with self._probing:  # arguments are the kernel's, not the launch's
+            self._probe_kernel.set_args(imported.buffer, np.uint64(imported.region.probe_at))
+            self.cl.enqueue_nd_range_kernel(self.queue, self._probe_kernel, (1,), (1,))
         self.queue.finish()
 
     def _shares(self, imported: OpenClImported) -> bool:
         """Write after bind: does the device see what the host stores after the import, and the host what it answers?"""
         place = imported.region.array(imported.region.probe_at, (128,), np.uint8)
-        kept, words, shares = place.copy(), place.view(np.uint32), True
+        kept, words = place.copy(), place.view(np.uint32)
         try:
-            for pattern in (PATTERN, ~PATTERN):
+            # Another process may probe the same region at the same moment, and write there: a copy is one each time.
+            for _ in range(PROBES):
+                pattern = np.frombuffer(os.urandom(32), np.uint32)
                 words[:8] = pattern
                 self._probe(imported)
-                shares = shares and bool((words[8:16] == ~pattern).all())
+                if (words[8:16] == ~pattern).all():
+                    return True
         finally:
             place[:] = kept
-        return shares
+        return False
 
     def push(self, place: Place) -> None:
         """Makes the host's bytes the device's, where it has a copy."""
