@@ -305,7 +305,6 @@ void Net::Impl::sleep() {
         int count = ::epoll_pwait2(epoll, woken, 16, &wait, nullptr);
         if (count < 0 && errno == ENOSYS) count = ::epoll_wait(epoll, woken, 16, static_cast<int>(nap / 1'000'000) + 1);
         for (int i = 0; i < count; ++i) {
-            if (woken[i].data.fd != wake) last_activity_ = clock();
             if (woken[i].data.fd != wake && woken[i].data.fd != udp.fd()) next_streams_ = next_accept_ = 0;
             std::uint64_t drained = 0;
             if (woken[i].data.fd == wake) [[maybe_unused]] const ssize_t n = ::read(wake, &drained, sizeof drained);
