@@ -67,7 +67,8 @@ class AgentProcess:
         return self._process is not None
 
     def adopt(self, name: str, on_report: OnReport, on_end: OnEnd, wake: Wake) -> None:
-        """From now on it is this agent's, and they hear of it."""
+        """From now on it is this agent's, and they hear of it. Somebody waits for it now, so it takes its turns."""
+        self.gentle(False)
         self.name, self._on_report, self._on_end, self._wake = name, on_report, on_end, wake
 
     def start(self, *, gently: bool = False) -> None:

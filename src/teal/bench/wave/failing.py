@@ -43,7 +43,7 @@ PROMISES = {
 WAYS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
 NAP_NS = 20_000
 AROUND_NS = (10_000_000, 50_000_000)  # before an upgrade was asked for, after it was done
-PATIENCE = 30.0  # seconds for an agent to come back
+PATIENCE = 60.0  # seconds for an agent to come back
 SHARE = 0.3
 PLAIN = Mode("an agent of its own")
 
