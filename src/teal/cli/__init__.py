@@ -1,15 +1,12 @@
-"""The command ``teal``: one file per command, imported only when it is used.
-
-Theory of operation: a lazy click group, so that ``teal --help`` and quick commands do not pay for numpy, rich or an
-engine.
-"""
+"""The command ``teal``: one file per command, imported only when it is used (lazy.py)."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import click
+
+from .lazy import Lazy
 
 _COMMANDS = {
     "serve": "serve",
@@ -37,18 +34,9 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"teal.cli.{_COMMANDS[cmd_name]}").command
-        return command
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=Lazy, files=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 def group() -> None:
     """Resident models and native programs, called through shared memory at the cost of their maths.
 

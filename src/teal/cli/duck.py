@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from .lazy import Lazy
 
 _COMMANDS = {
     "serve": "duck_serve",
@@ -22,18 +22,9 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"teal.cli.{_COMMANDS[cmd_name]}").command
-        return found
-
-
-@click.group("duck", cls=_Lazy, short_help="Native programs, resident in a sandbox here or on another machine.")
+@click.group(
+    "duck", cls=Lazy, files=_COMMANDS, short_help="Native programs, resident in a sandbox here or on another machine."
+)
 def command() -> None:
     """Ducks keep native programs resident in a sandbox, and are called from here or from another machine.
 

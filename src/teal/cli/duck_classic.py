@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from .lazy import Lazy
 
 _COMMANDS = {
     "judge": "duck_classic_judge",
@@ -13,18 +13,12 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"teal.cli.{_COMMANDS[cmd_name]}").command
-        return found
-
-
-@click.group("classic", cls=_Lazy, short_help="JudgeDuck-OS's own protocol: judge, info, benchset; each with --json.")
+@click.group(
+    "classic",
+    cls=Lazy,
+    files=_COMMANDS,
+    short_help="JudgeDuck-OS's own protocol: judge, info, benchset; each with --json.",
+)
 def command() -> None:
     """Speak JudgeDuck-OS's own UDP protocol with a duck. It has no authentication (docs/duck-classic.md).
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from teal.duck.blob import Blob, from_file
 from teal.errors import QuotaExceeded, TealError
-from teal.host.private_folder import Unsafe, check_file, open_private
+from teal.host.private_folder import Unsafe, check_file, open_private, sweep
 
 log = logging.getLogger("teal.duck")
 
@@ -48,7 +48,7 @@ class Shelf:
         except (Unsafe, OSError) as error:
             self._give_up(str(error) if isinstance(error, Unsafe) else f"{folder}: {error.strerror}")
             return
-        _sweep(self._fd)
+        sweep(self._fd, _PARTIAL)
 
     def _give_up(self, why: str) -> None:
         self.note = f"programs and data are kept in memory only: {why}"
@@ -179,17 +179,3 @@ def _kept(folder: int) -> list[tuple[str, os.stat_result]]:
             with contextlib.suppress(FileNotFoundError):  # another duck took it away
                 found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
     return found
-
-
-def _sweep(folder: int) -> None:
-    """Takes away what ducks were writing when they were killed: their locks went with them."""
-    for name in os.listdir(folder):
-        if not name.endswith(_PARTIAL):
-            continue
-        with contextlib.suppress(OSError):
-            file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(name, dir_fd=folder)
-            finally:
-                os.close(file)

@@ -33,7 +33,7 @@ import msgspec
 
 from teal._version import __version__
 from teal.host import engines, wire
-from teal.host.private_folder import Unsafe, check_file, open_private
+from teal.host.private_folder import Unsafe, check_file, open_private, sweep
 from teal.host.snapshot import Snapshot
 from teal.host.snapshot_file import NoRoomError, Unfit, head_of, read, write
 from teal.kernel.sealed import processor
@@ -196,7 +196,7 @@ class Cache:
                     log.warning("%s", self.note)
                     self._path = None
                     return None
-                _sweep(self._folder)
+                sweep(self._folder, _PARTIAL)
                 self._look(self._folder)
             return self._folder
 
@@ -304,17 +304,3 @@ def _kept(folder: int) -> list[tuple[str, os.stat_result]]:
             with contextlib.suppress(FileNotFoundError):  # another host took it away
                 found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
     return found
-
-
-def _sweep(folder: int) -> None:
-    """Takes away what hosts were writing when they were killed: their locks went with them."""
-    for name in os.listdir(folder):
-        if not name.endswith(_PARTIAL):
-            continue
-        with contextlib.suppress(OSError):
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(name, dir_fd=folder)
-            finally:
-                os.close(fd)

@@ -8,6 +8,8 @@ are opened relative to the folder's descriptor, so that what was looked at is wh
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -55,3 +57,17 @@ def check_file(fd: int) -> os.stat_result:
         raise Unsafe(f"user {status.st_uid}, mode {status.st_mode & 0o777:04o}, {status.st_nlink} names; expected a "
                      f"file of user {os.getuid()} alone, mode 0600, with one name")  # fmt: skip
     return status
+
+
+def sweep(folder: int, suffix: str) -> None:
+    """Takes away what was being written when its writer was killed: files with that suffix whose lock went with it."""
+    for name in os.listdir(folder):
+        if not name.endswith(suffix):
+            continue
+        with contextlib.suppress(OSError):
+            file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(name, dir_fd=folder)
+            finally:
+                os.close(file)
