@@ -1,5 +1,7 @@
 #include "bench/duck_echo.hpp"
 
+#include "bench/on_core.hpp"
+
 #include <arpa/inet.h>
 #include <atomic>
 #include <cerrno>
@@ -23,24 +25,6 @@ using namespace duck;
 
 constexpr std::uint32_t most_calls = 10'000'000, a_turn = 500;
 constexpr std::uint64_t patience_ns = 10'000'000'000;
-
-class Pinned {
-public:
-    explicit Pinned(int core) {
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        if (core >= 0 && core < CPU_SETSIZE) CPU_SET(static_cast<std::size_t>(core), &one);
-        ::sched_getaffinity(0, sizeof before_, &before_);
-        if (::sched_setaffinity(0, sizeof one, &one) != 0)
-            throw Error(Code::invalid_argument, "core " + std::to_string(core) + ": " + system_message("sched_setaffinity", errno));
-    }
-    ~Pinned() { ::sched_setaffinity(0, sizeof before_, &before_); }
-    Pinned(const Pinned&) = delete;
-    Pinned& operator=(const Pinned&) = delete;
-
-private:
-    cpu_set_t before_{};
-};
 
 // Answers with its arguments: the shortest program there is.
 class Mirror final : public CallSink {
@@ -102,7 +86,7 @@ public:
 private:
     void serve(int core) noexcept {
         try {
-            const Pinned here(core);
+            const OnCore here(core);
             std::byte buffer[4096];
             sockaddr_in from{};
             while (!stop_.load(std::memory_order_relaxed)) {
@@ -176,7 +160,7 @@ void settle() { ::usleep(5000); }  // the loop that was busy goes to sleep
 DuckEchoTimes measure_duck_echo(const DuckEchoSpec& spec) {
     if (spec.calls == 0 || spec.calls > most_calls || spec.bytes < 4 || spec.bytes > 900)
         throw Error(Code::invalid_argument, "duck echo: " + std::to_string(spec.calls) + " calls of " + std::to_string(spec.bytes) + " bytes, expected 1 to 10000000 of 4 to 900");
-    const Pinned here(spec.client_core);
+    const OnCore here(spec.client_core);
     BareEcho echo(spec.duck_core);
     Pair plain(spec.duck_core, false, false), sealed(spec.duck_core, true, false);
     const std::vector<std::byte> args(spec.bytes, std::byte{1});

@@ -1,5 +1,7 @@
 #include "bench/seat_costs.hpp"
 
+#include "bench/on_core.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -49,25 +51,6 @@ void pause_ns(std::uint64_t ns) noexcept {
     const std::uint64_t until = ticks() + ns_to_ticks(static_cast<std::int64_t>(ns));
     while (ticks() < until) cpu_relax();
 }
-
-// The calling thread on a core, for as long as it lives.
-class OnCore {
-public:
-    explicit OnCore(int core) {
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        if (core >= 0 && core < CPU_SETSIZE) CPU_SET(static_cast<std::size_t>(core), &one);
-        ::sched_getaffinity(0, sizeof before_, &before_);
-        if (::sched_setaffinity(0, sizeof one, &one) != 0)
-            throw Error(Code::invalid_argument, "core " + std::to_string(core) + ": " + system_message("sched_setaffinity", errno));
-    }
-    ~OnCore() { ::sched_setaffinity(0, sizeof before_, &before_); }
-    OnCore(const OnCore&) = delete;
-    OnCore& operator=(const OnCore&) = delete;
-
-private:
-    cpu_set_t before_{};
-};
 
 void await(const std::atomic<bool>& failed, const char* what, const auto& done) {
     const std::uint64_t until = ticks() + ns_to_ticks(static_cast<std::int64_t>(patience_ns));

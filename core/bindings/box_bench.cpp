@@ -4,16 +4,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <sched.h>
-
-#include <cerrno>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <vector>
 
-#include "base/error.hpp"
 #include "bench/box_costs.hpp"
 #include "bench/flush.hpp"
+#include "bench/on_core.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/duck_image.hpp"
 #include "box/image.hpp"
@@ -28,12 +26,8 @@ void on_cpu(int cpu, Work&& work) {
     std::exception_ptr failed;
     std::thread([&] {
         try {
-            if (cpu >= 0) {
-                cpu_set_t set;
-                CPU_ZERO(&set);
-                CPU_SET(static_cast<unsigned>(cpu) % CPU_SETSIZE, &set);
-                if (::sched_setaffinity(0, sizeof set, &set) != 0) throw Error(Code::invalid_argument, system_message(("run on CPU " + std::to_string(cpu)).c_str(), errno));
-            }
+            std::optional<OnCore> there;
+            if (cpu >= 0) there.emplace(cpu);
             work();
         } catch (...) {
             failed = std::current_exception();
