@@ -98,7 +98,7 @@ Answer Caller::poll() noexcept {
         answer.ending = read_fate(*fate_);
         if (answer.ending.fate == Fate::running || !in_flight_) return answer;
         // It may have answered before it ended.
-        if (line.seq.load(std::memory_order_acquire) != seq_) {
+        if (line.seq.load(std::memory_order_acquire) != seq_) {   // SYNC: as above
             answer.outcome = Outcome::ended;
             in_flight_ = false;
             return answer;

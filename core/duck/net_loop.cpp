@@ -33,7 +33,7 @@ Peer* Net::Impl::find(std::uint64_t id) noexcept {
 
 void Net::Impl::turn(bool may_sleep) {
     now_ = clock();
-    if (ordered.load(std::memory_order_acquire)) take_orders();
+    if (ordered.load(std::memory_order_acquire)) take_orders();   // SYNC: pairs with the store in order()
     active_ = receive_datagrams();
     if (listener >= 0 && now_ >= next_streams_) active_ = receive_streams() || active_;
     if (!groups_.empty()) active_ = receive_groups() || active_;

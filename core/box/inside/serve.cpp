@@ -102,7 +102,7 @@ void log(const duck_t*, const char* text, std::uint64_t bytes) {
     std::uint64_t end = at + bytes;
     if (text[bytes - 1] != '\n') ring[end++ & (log_bytes - 1)] = '\n';   // each call is a line
     line.written.store(end, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
-    log_lock.store(0, std::memory_order_release);
+    log_lock.store(0, std::memory_order_release);   // SYNC: pairs with the exchange above
 }
 
 Ib* ib_of(std::uint64_t id) noexcept {
@@ -334,13 +334,13 @@ int serve(const duck_t* given, const duck_program_t* served_program) {
     std::uint64_t asks_seen = 0;
     while (!closing) {
         await_work(asks_seen);
-        const std::uint64_t orders = control()->order.seq.load(std::memory_order_acquire);
+        const std::uint64_t orders = control()->order.seq.load(std::memory_order_acquire);   // SYNC: pairs with the release in Session::order()
         if (orders != orders_seen) {
             while (take_order()) {
             }
             orders_seen = orders;
         }
-        const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);
+        const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (asks != asks_seen && !closing) {
             answer_ask(asks);
             asks_seen = asks;
@@ -396,7 +396,7 @@ std::uint32_t cores_waiting() noexcept { return waiting.load(std::memory_order_a
 
 void serve_core(void* argument) noexcept {
     const auto core = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(argument));
-    waiting.fetch_add(1, std::memory_order_release);
+    waiting.fetch_add(1, std::memory_order_release);   // SYNC: pairs with the acquire in cores_waiting()
     std::uint64_t seen = 0;
     for (;;) {
         await_go(seen);

@@ -55,7 +55,7 @@ void log(const duck_t*, const char* text, std::uint64_t bytes) {
     std::uint64_t end = at + bytes;
     if (text[bytes - 1] != '\n') ring[end++ & (size - 1)] = '\n';   // each call is a line
     line.written.store(end, std::memory_order_release);   // SYNC: pairs with the acquire in Session::log()
-    state()->rest.log_lock.store(0, std::memory_order_release);
+    state()->rest.log_lock.store(0, std::memory_order_release);   // SYNC: pairs with the exchange above
 }
 
 void yield() { ask(LoopCall::yield); }
@@ -178,12 +178,12 @@ int serve(const duck_t* given, const duck_program_t* served) {
     std::uint64_t asks_seen = 0;
     for (bool closing = false; !closing;) {
         await_work(asks_seen);
-        const std::uint64_t orders = control()->order.seq.load(std::memory_order_acquire);
+        const std::uint64_t orders = control()->order.seq.load(std::memory_order_acquire);   // SYNC: pairs with the release in Session::order()
         if (orders != rest.orders_seen) {
             closing = ask(LoopCall::take_orders) != 0;
             rest.orders_seen = orders;
         }
-        const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);
+        const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);   // SYNC: pairs with the exchange in Caller::submit_in_place()
         if (asks != asks_seen && !closing) {
             answer_ask(asks);
             asks_seen = asks;
