@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "host/pool.hpp"
+#include "host/hot.hpp"
 #include "host/words.hpp"
 
 namespace teal {
@@ -151,7 +152,7 @@ bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
     return false;
 }
 
-bool Pool::wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept {
+TEAL_HOT bool Pool::wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept {
     const std::uint32_t size = peek_at(memory_->header.blocked_size);
     for (std::uint32_t i = 0; i < size && i < record_count; ++i) {
         const std::uint32_t index = peek_at(memory_->blocked[i]);

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "cpu/clock.hpp"
+#include "host/hot.hpp"
 #include "host/pool.hpp"
 #include "host/words.hpp"
 
@@ -254,7 +255,7 @@ void Pool::note_run(std::uint32_t index, std::uint64_t started, std::uint64_t en
     if (mine != nullptr && mine->seat() == seat_of(memory_->records[index])) mine->ran(index, started, ended);
 }
 
-Pool::SliceOf Pool::slice_of(std::uint32_t index) const noexcept {
+TEAL_HOT Pool::SliceOf Pool::slice_of(std::uint32_t index) const noexcept {
     const std::uint32_t given = __atomic_load_n(&memory_->slices[index], __ATOMIC_RELAXED);
     if (given == 0) return {__atomic_load_n(&memory_->header.quantum_ns, __ATOMIC_RELAXED), false, true};
     if (given >= whole_run) return {0, true, given == whole_run};
