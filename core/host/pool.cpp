@@ -200,7 +200,10 @@ TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry
     record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;
-    if (after.count > 0) memory_->afters[index] = after;
+    if (after.count > 0) {
+        memory_->afters[index] = after;
+        stop_clock(record);
+    }
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
     ++line.requests;
@@ -242,7 +245,7 @@ TEAL_HOT unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
         }
     }
     header.next_session = (first + 1) % count;
-    if (header.blocked_size > 0) unblock(live);
+    if (look_due(live)) unblock(live);
     return moved;
 }
 
@@ -309,6 +312,7 @@ TEAL_HOT Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> m
     if (is_parked(record.version_line)) {
         if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
         wanted_.set(record.version_line);
+        stop_clock(record);
         block(index);
         if (seated()) [[unlikely]] tell_blocked(index);
         return Fit::waits;
@@ -394,7 +398,10 @@ TEAL_HOT void Pool::free_record(std::uint32_t index) noexcept {
     if (record.offered != 0) [[unlikely]] retract(index);
     if (seated()) [[unlikely]] tell_end(index);
     SessionLine& line = memory_->sessions[record.session];
-    if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
+    if (line.epoch == record.epoch && line.in_flight > 0) {
+        poke(line.in_flight, line.in_flight - 1);
+        poke(line.ended, static_cast<std::uint16_t>(line.ended + 1));
+    }
     VersionLine& version = memory_->versions[record.version_line];
     if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;

@@ -73,7 +73,7 @@ struct alignas(64) Record {
     std::uint32_t next_free;
     std::uint32_t suspended;            // worker + 1 whose process holds its stack or generator; 0: none
     std::uint64_t sequence;             // order of arrival
-    std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
+    std::uint64_t tag;                  // its start in virtual time, while it is blocked from now on: who has had less of the workers goes first
     std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
     std::uint32_t counted;              // 1: it is one of its model's `running`; under the role
     std::uint64_t due_ns;               // waits for company until then (CLOCK_MONOTONIC); 0: it does not
@@ -111,7 +111,8 @@ struct alignas(64) SessionLine {
     std::uint64_t finish;                  // virtual time when what it has asked for so far would be done; under the role
     std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
     std::int32_t most_priority;            // what it asks for beyond that is cut to it; host only
-    std::uint8_t pad[4];
+    std::uint16_t blocked;                 // of its records: wait for others' ends; under the role
+    std::uint16_t ended;                   // of its records: given back so far, round and round; under the role
 };
 static_assert(sizeof(SessionLine) == 64);
 
@@ -333,11 +334,19 @@ public:
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
     // Any time. True when what some blocked record waits for has come.
     [[nodiscard]] bool after_ready(std::span<SessionMap* const> live) const noexcept;
+    // Any time, cheap: may something have come since the blocked were last looked at? Every 100 µs in any case.
+    [[nodiscard]] bool look_due(std::span<SessionMap* const> live) const noexcept;
+    // Any time. The blocked are to be looked at once more.
+    void look_again() noexcept;
     // Any time. True when a blocked record could run but for its version, which is parked and not among `told`.
     [[nodiscard]] bool wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept;
     // Is there anything to do for a worker that takes the role?
     [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
         return ring_ready(live) || queued() > 0 || after_ready(live) || due() || (inline_ != nullptr && offered() > 0);
+    }
+    // The same for whoever asks again and again: what is blocked is looked at only when something may have come.
+    [[nodiscard]] bool work_due(std::span<SessionMap* const> live) const noexcept {
+        return ring_ready(live) || queued() > 0 || look_due(live) || due() || (inline_ != nullptr && offered() > 0);
     }
     // When somebody has to look, for what waits for company; 0: nobody has to.
     [[nodiscard]] std::uint64_t next_due_ns() const noexcept { return __atomic_load_n(&memory_->header.next_due_ns, __ATOMIC_RELAXED); }
@@ -373,6 +382,10 @@ private:
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
+    void unlist(std::uint32_t at) noexcept;                  // a blocked record is blocked no more
+    void stop_clock(Record& record) const noexcept;
+    void start_clock(Record& record) noexcept;
+    [[nodiscard]] std::uint32_t ends_of(std::span<SessionMap* const> live) const noexcept;
     // held.cpp
     void enqueue(std::uint32_t record) noexcept;             // newly admitted, and waiting for nobody's end
     void hold(std::uint32_t record) noexcept;
@@ -430,6 +443,12 @@ private:
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
     std::bitset<max_versions> wanted_;  // this process's own
+    // This process's looks at the blocked. Relaxed: what is missed is looked at 100 µs later.
+    struct Look {
+        std::atomic<std::uint32_t> left{0};    // records that this look has yet to see
+        std::atomic<std::uint32_t> ends{0};    // ends_of() when it began
+        std::atomic<std::uint64_t> began{0};   // ticks
+    } look_;
     struct MappedSeat {
         std::shared_ptr<HostSeat> seat;
         unsigned count;

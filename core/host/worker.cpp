@@ -247,8 +247,19 @@ void Worker::apply_inbox() {
     for (auto& news : inbox) news(*this);
 }
 
-TEAL_HOT bool Worker::work_ready() const noexcept {
-    if (goes_on_by_itself() || pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_)) return true;
+// Is there something to do? Cheap, for whoever asks again and again.
+TEAL_HOT bool Worker::work_due() const noexcept { return pool_->work_due(live_) || own_work_due(); }
+
+// Asked by whoever is about to sleep: all that is blocked is looked at.
+bool Worker::work_ready() const noexcept {
+    const bool ready = pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_);
+    if (ready) pool_->look_again();
+    return ready || own_work_due();
+}
+
+// What concerns this worker alone.
+TEAL_HOT bool Worker::own_work_due() const noexcept {
+    if (goes_on_by_itself()) return true;
     if (line_.latched.load(std::memory_order_relaxed) != 0 || pool_->seats_changed() != seats_seen_) return true;
     return seat_ != nullptr && seat_->staged(index_);
 }
@@ -289,7 +300,7 @@ void Worker::give_up_role() noexcept {
 }
 
 TEAL_HOT std::uint32_t Worker::take() {
-    if (finished_.empty() && !work_ready()) return nobody;
+    if (finished_.empty() && !work_due()) return nobody;
     if (seat_ != nullptr) seat_->prefetch(index_);
     if (!pool_->enter(map_patience_ns)) return nobody;
     if (pool_->seats_changed() != seats_seen_) [[unlikely]] refresh_seat();
@@ -343,7 +354,7 @@ TEAL_HOT void Worker::wait() {
     leading_ = leader == 0 || leader == index_ + 1;
     line_.state.store(static_cast<std::uint32_t>(leading_ ? WorkerState::leading : WorkerState::idle), std::memory_order_seq_cst);
     const auto stir = [&] {
-        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_ready();
+        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_due();
     };
     wait_began_ = leading_ || seat_ != nullptr ? ticks() : 0;
     if (leading_) {
@@ -531,7 +542,7 @@ bool Worker::prepare_ahead() {
     for (std::uint32_t i = 0; i < most_ahead && i < __atomic_load_n(&blocked, __ATOMIC_RELAXED); ++i) {
         Record record{};
         AfterLine after{};
-        if (news_.load(std::memory_order_relaxed) || work_ready() || !pool_->try_enter()) return false;
+        if (news_.load(std::memory_order_relaxed) || work_due() || !pool_->try_enter()) return false;
         const bool found = pool_->copy_blocked(i, record, after) && (record.entry.flags & entry_after) != 0;
         pool_->leave();
         if (found && prepare_one(record, after)) return true;
