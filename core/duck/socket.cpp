@@ -74,6 +74,8 @@ bool Address::loopback() const noexcept {
     return IN6_IS_ADDR_LOOPBACK(&host) || (IN6_IS_ADDR_V4MAPPED(&host) && host.s6_addr[12] == 127);
 }
 
+bool Address::multicast() const noexcept { return raw.ss_family == AF_INET && (ntohl(reinterpret_cast<const sockaddr_in&>(raw).sin_addr.s_addr) >> 28) == 14; }
+
 std::uint16_t Address::port() const noexcept {
     return ntohs(raw.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(raw).sin6_port : reinterpret_cast<const sockaddr_in&>(raw).sin_port);
 }
