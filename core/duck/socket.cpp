@@ -271,6 +271,11 @@ std::span<std::byte> Stream::next() noexcept {
 }
 
 void Stream::put(std::span<const std::byte> packet) {
+    if (out_first_ == out_.size()) {  // nothing waits: straight out, and only the rest of it is kept
+        const ssize_t n = ::send(fd_, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) packet = packet.subspan(static_cast<std::size_t>(n));
+        if (packet.empty()) return;  // an error is seen again by flush()
+    }
     if (out_first_ == out_.size()) {
         out_.clear();
         out_first_ = 0;
