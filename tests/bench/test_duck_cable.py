@@ -89,7 +89,7 @@ def test_rows_and_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = made_stage(remote.PROMISES)
     remote._cable(cast(Stage, stage))
     (bar,) = stage.report.bars
-    assert (bar.id, bar.value, bar.kept) == ("duck.call.udp.veth.vs_bare_echo", 1.2, True)
+    assert (bar.id, bar.value, bar.ok) == ("duck.call.udp.veth.vs_bare_echo", 1.2, True)
     assert len(stage.report.rows) == 2
 
 

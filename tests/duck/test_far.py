@@ -194,7 +194,7 @@ def test_who_lies_about_a_blob_is_thrown_out(far: Far) -> None:
     def lie() -> None:
         with far[1]() as duck:
             duck._link.remote.put(bytes(32), bytes(500_000), 20 * 10**9)  # type: ignore[attr-defined]
-            duck.info()
+            until(lambda: not duck.info(), "the duck hangs up")
 
     with pytest.raises((teal.PeerDied, teal.InvalidArgument), match="SHA-256 is not that of the 500000 bytes"):
         lie()

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from duck_numbers import number
 
 import teal
-from teal.cli import main
+from teal.cli import group as cli
 from teal.duck import Group, Server
 from teal.duck.key import make_key
 
@@ -81,12 +81,10 @@ def test_the_command(servers: list[Server], tmp_path: Path) -> None:
     key.chmod(0o600)
     file.write_bytes(os.urandom(200_000))
     at = [str(server.listening) for server in servers[:2]]
-    done = CliRunner().invoke(main, ["duck", "put", str(file), *at, "--key-file", str(key), "--json"])
+    done = CliRunner().invoke(cli, ["duck", "put", str(file), *at, "--key-file", str(key), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     assert (found["bytes"], found["sent_bytes"], found["multicast_bytes"]) == (200_000, 400_000, 0)
-    again = CliRunner().invoke(
-        main, ["duck", "put", str(file), *at, "--key-file", str(key), "--multicast", "127.0.0.1"]
-    )
+    again = CliRunner().invoke(cli, ["duck", "put", str(file), *at, "--key-file", str(key), "--multicast", "127.0.0.1"])
     assert again.exit_code == 0, again.output
     assert found["sha256"] in again.output

@@ -119,7 +119,7 @@ def main() -> None:
         if order.pop("alone"):  # in a mount namespace of its own
             run("mount", "-t", "tmpfs", "tmpfs", "/run")  # ip(8) keeps its names there
         with Cable() as cable:
-            found = {"echo": echo, "blob": blob}[order.pop("what")](cable, **order)
+            found = echo(cable, **order) if order.pop("what") == "echo" else blob(cable, **order)
     except (TealError, LaneError, OSError) as error:
         sys.exit(str(error))
     print(json.dumps(found))
