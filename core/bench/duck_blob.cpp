@@ -3,7 +3,8 @@
 // What "bare" is: one thread that sends, one that receives, each on its core, and the same kernel calls that a careful C program makes (TCP:
 // 256 KiB a call; UDP: datagrams as long as the link takes, many of them a call where it is narrow, a byte count back now and then so
 // that the sender does not drown the receiver, nothing sent again). The bytes end in memory that the receiver has only just got from the
-// system, as with a blob. Beside that, for comparison, the same into one small buffer that stays in the cache and is written over.
+// system, as with a blob: pages of 4 KiB, as a plain program's are. Beside that, for comparison, the same into memory with huge pages, which
+// files in memory (and so blobs) cannot have where the system does not offer them, and into one small buffer that is written over and over.
 #include <algorithm>
 #include <arpa/inet.h>
 #include <atomic>
@@ -54,13 +55,16 @@ private:
     int fd_;
 };
 
-// Where a bare receiver puts what comes: new memory for all of it, or a small buffer again and again.
+enum class Memory : std::uint8_t { fresh, huge, small };
+
+// Where a bare receiver puts what comes.
 class Ground {
 public:
-    Ground(std::size_t bytes, bool fresh) : bytes_(fresh ? bytes + (64 << 10) : small_buffer), fresh_(fresh) {
-        void* at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (fresh ? 0 : MAP_POPULATE), -1, 0);
+    Ground(std::size_t bytes, Memory memory) : bytes_(memory == Memory::small ? small_buffer : bytes + (64 << 10)), fresh_(memory != Memory::small) {
+        void* at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (fresh_ ? 0 : MAP_POPULATE), -1, 0);
         if (at == MAP_FAILED) throw Error(Code::quota_exceeded, system_message("memory for a bare transfer", errno));
         base_ = static_cast<std::byte*>(at);
+        if (memory == Memory::huge) (void)::madvise(at, bytes_, MADV_HUGEPAGE);
     }
     ~Ground() { ::munmap(base_, bytes_); }
     Ground(const Ground&) = delete;
@@ -78,7 +82,7 @@ struct Bare {
     const DuckBlobSpec& spec;
     const std::vector<std::byte>& data;
 
-    double run(bool tcp, bool fresh) const {
+    double run(bool tcp, Memory memory) const {
         sockaddr_in here{};
         here.sin_family = AF_INET;
         if (::inet_pton(AF_INET, spec.host.c_str(), &here.sin_addr) != 1) throw Error(Code::invalid_argument, "duck blob: \"" + spec.host + "\" is no IPv4 address");
@@ -89,10 +93,10 @@ struct Bare {
         if (::bind(listener, address(), size) != 0 || ::getsockname(listener, address(), &size) != 0) throw Error(Code::invalid_argument, system_message("bind", errno));
         if (tcp) ::listen(listener, 1);
         if (::connect(client, address(), size) != 0) throw Error(Code::invalid_argument, system_message("connect", errno));
-        if (tcp) return transfer(client, Descriptor(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)), true, fresh);
+        if (tcp) return transfer(client, Descriptor(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)), true, memory);
         ::getsockname(client, address(), &size);
         if (::connect(listener, address(), size) != 0) throw Error(Code::invalid_argument, system_message("connect", errno));
-        return transfer(client, listener, false, fresh);
+        return transfer(client, listener, false, memory);
     }
 
     [[nodiscard]] bool loopback() const noexcept { return spec.host.starts_with("127."); }
@@ -110,9 +114,9 @@ struct Bare {
         return fd;
     }
 
-    double transfer(int client, int server, bool tcp, bool fresh) const {
+    double transfer(int client, int server, bool tcp, Memory memory) const {
         const std::size_t piece = tcp ? std::size_t{1} << 18 : loopback() ? most_packet : narrow * 44, window = tcp ? ~std::size_t{0} : 16 * most_packet;
-        const Ground ground(data.size(), fresh);
+        const Ground ground(data.size(), memory);
         std::atomic<bool> failed{false};
         std::thread other([&] {
             try {
@@ -227,13 +231,15 @@ DuckBlobRates measure_duck_blob(const DuckBlobSpec& spec) {
             if (taker != nullptr) taker->put(digest, data, into.there, into.checked);
             settle();
         };
-        rates.bare_udp.push_back(bare.run(false, true));
+        rates.bare_udp.push_back(bare.run(false, Memory::fresh));
         each(udp.get(), rates.udp);
-        rates.bare_tcp.push_back(bare.run(true, true));
+        rates.bare_tcp.push_back(bare.run(true, Memory::fresh));
         each(tcp.get(), rates.tcp);
-        rates.bare_udp_small.push_back(bare.run(false, false));
+        rates.bare_udp_huge.push_back(bare.run(false, Memory::huge));
+        rates.bare_tcp_huge.push_back(bare.run(true, Memory::huge));
         each(&udp_sealed, rates.udp_sealed);
-        rates.bare_tcp_small.push_back(bare.run(true, false));
+        rates.bare_udp_small.push_back(bare.run(false, Memory::small));
+        rates.bare_tcp_small.push_back(bare.run(true, Memory::small));
         each(&tcp_sealed, rates.tcp_sealed);
     }
     return rates;

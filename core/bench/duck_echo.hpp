@@ -42,6 +42,7 @@ struct BlobRates {
 };
 struct DuckBlobRates {
     std::vector<double> bare_udp, bare_tcp;              // into memory that is new to the receiver
+    std::vector<double> bare_udp_huge, bare_tcp_huge;    // the same with huge pages, where there are any
     std::vector<double> bare_udp_small, bare_tcp_small;  // into one buffer of 256 KiB, again and again
     BlobRates udp, tcp;                // without a key; empty beyond the loopback
     BlobRates udp_sealed, tcp_sealed;

@@ -28,6 +28,8 @@ void bind_duck_bench(nb::module_& m) {
     nb::class_<DuckBlobRates>(m, "DuckBlobRates")
         .def_ro("bare_udp", &DuckBlobRates::bare_udp)
         .def_ro("bare_tcp", &DuckBlobRates::bare_tcp)
+        .def_ro("bare_udp_huge", &DuckBlobRates::bare_udp_huge)
+        .def_ro("bare_tcp_huge", &DuckBlobRates::bare_tcp_huge)
         .def_ro("bare_udp_small", &DuckBlobRates::bare_udp_small)
         .def_ro("bare_tcp_small", &DuckBlobRates::bare_tcp_small)
         .def_ro("udp", &DuckBlobRates::udp)

@@ -60,6 +60,9 @@ def _raw(stage: Stage) -> None:
     fresh, small = "received into memory that is new, as a blob's is", "received into one 256 KiB buffer, over and over"
     _row(stage, group, "bare UDP", rates.bare_udp, fresh)
     _row(stage, group, "bare TCP", rates.bare_tcp, fresh)
+    huge = "received into new memory with huge pages"
+    _row(stage, group, "bare UDP, huge pages", rates.bare_udp_huge, huge)
+    _row(stage, group, "bare TCP, huge pages", rates.bare_tcp_huge, huge)
     _row(stage, group, "bare UDP, nothing kept", rates.bare_udp_small, small)
     _row(stage, group, "bare TCP, nothing kept", rates.bare_tcp_small, small)
     for name, blob in (
@@ -72,11 +75,23 @@ def _raw(stage: Stage) -> None:
         _row(
             stage, group, f"{name}, checked", blob.checked, "until its SHA-256 is compared too, which is done behind it"
         )
+    ours, sealed = (
+        max((udp.there, tcp.there), key=median)
+        for udp, tcp in ((rates.udp, rates.tcp), (rates.udp_sealed, rates.tcp_sealed))
+    )
     bare = max((rates.bare_udp, rates.bare_tcp), key=median)
-    ratio = _ratio(max((rates.udp.there, rates.tcp.there), key=median), bare)
-    sealed = _ratio(max((rates.udp_sealed.there, rates.tcp_sealed.there), key=median), bare)
-    note = f"until its sender may use it; over the fastest bare one into new memory; sealed {sealed.value:.2f}"
-    stage.report.judge("duck.ib.send.vs_raw", ratio.value, se=ratio.se, note=note)
+    beside = {
+        "huge pages": max((rates.bare_udp_huge, rates.bare_tcp_huge), key=median),
+        "nothing kept": max((rates.bare_udp_small, rates.bare_tcp_small), key=median),
+    }
+    ratio, others = _ratio(ours, bare), [f"{_ratio(ours, rate).value:.2f} of {name}" for name, rate in beside.items()]
+    note = "until its sender may use it, over the fastest bare one into new memory"
+    stage.report.judge(
+        "duck.ib.send.vs_raw",
+        ratio.value,
+        se=ratio.se,
+        note=f"{note}; {', '.join(others)}; sealed {_ratio(sealed, bare).value:.2f}",
+    )
 
 
 def _cable(stage: Stage) -> None:
