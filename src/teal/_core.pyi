@@ -1808,10 +1808,17 @@ class DuckEchoTimes:
     @property
     def sealed(self) -> list[int]: ...
 
-def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckEchoTimes:
     """
-    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    Round trips in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key; over the loopback, or between two network namespaces (files such as /run/netns/NAME), the duck at `host`.
     """
+
+class BlobRates:
+    @property
+    def there(self) -> list[float]: ...
+
+    @property
+    def checked(self) -> list[float]: ...
 
 class DuckBlobRates:
     @property
@@ -1821,17 +1828,32 @@ class DuckBlobRates:
     def bare_tcp(self) -> list[float]: ...
 
     @property
-    def udp(self) -> list[float]: ...
+    def bare_udp_huge(self) -> list[float]: ...
 
     @property
-    def udp_sealed(self) -> list[float]: ...
+    def bare_tcp_huge(self) -> list[float]: ...
 
     @property
-    def tcp(self) -> list[float]: ...
+    def bare_udp_small(self) -> list[float]: ...
 
-def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    @property
+    def bare_tcp_small(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> BlobRates: ...
+
+    @property
+    def tcp(self) -> BlobRates: ...
+
+    @property
+    def udp_sealed(self) -> BlobRates: ...
+
+    @property
+    def tcp_sealed(self) -> BlobRates: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckBlobRates:
     """
-    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    Bytes per second, in one run: bare UDP and TCP, and blobs, until they are there and until they are checked; where, as measure_duck_echo().
     """
 
 def measure_box_calls(box: DuckBox, cpu: int, bytes: int, tries: int, pause_ns: int = 0) -> list[int]:
@@ -1853,7 +1875,7 @@ class DuckNet:
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
     """
 
-    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int) -> None: ...
+    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int, multicast: str = '') -> None: ...
 
     def start(self) -> None: ...
 
@@ -1871,7 +1893,7 @@ class DuckNet:
 
     def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None:
         """
-        (kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)
+        (kind: 1 opened, 2 lost, 3 message, 4 blob, 5 checked, 6 wrong_key; connection, id, bytes, text, SHA-256, size, descriptor)
         """
 
     def reply(self, connection: int, id: int, data: bytes) -> None: ...
@@ -1881,6 +1903,11 @@ class DuckNet:
     def detach(self, session: int) -> None: ...
 
     def figures(self) -> dict[str, int]: ...
+
+def duck_put_group(ducks: Sequence[DuckRemote], sha256: bytes, data: Any, group: str, interface: str, bytes_per_second: int, datagram_bytes: int, timeout_ns: int) -> tuple[int, list[int]]:
+    """
+    Sends a blob to several ducks by multicast, then to each what it lacks. Returns the bytes of both. Raises as put() does.
+    """
 
 class DuckRemote:
     """A client's connection to a duck elsewhere."""
