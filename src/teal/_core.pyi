@@ -1867,6 +1867,11 @@ def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, 
     Judged runs of an ordinary static program, and vfork + execve + wait of its file, in turn; ns each, and the CPU time that the judge saw.
     """
 
+def measure_box_series(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int) -> tuple[int, int, list[int]]:
+    """
+    So many judged runs one after the other until all is as before, then as many vfork + execve + wait; ns of each series, and the CPU time in each record.
+    """
+
 def flush_lines(what: Any) -> bool:
     """Drives a packed buffer out of the CPU's caches."""
 
