@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "agents/dealing.hpp"
 #include "agents/host_seat.hpp"
 #include "agents/inline.hpp"
 #include "agents/trace.hpp"
@@ -289,7 +290,9 @@ public:
     // ---- seats (seats.cpp, docs/protocol.md) ----
     // Does an agent decide about anything here? All that a pool without one pays for them.
     [[nodiscard]] bool seated() const noexcept { return memory_->header.seats.load(std::memory_order_relaxed) != 0; }
-    [[nodiscard]] std::uint32_t seats_changed() const noexcept { return memory_->header.seats_changed.load(std::memory_order_relaxed); }
+    // SYNC: acquire pairs with the releases in seat_agent(), unseat_agent(), move_worker(), decide_inline() and deal_among(). A worker looks at
+    // it without the role, to know whether to look closer; what it then looks up it reads under the role (Worker::refresh_seat()).
+    [[nodiscard]] std::uint32_t seats_changed() const noexcept { return memory_->header.seats_changed.load(std::memory_order_acquire); }
     // Under the role, as all of these. This process's regions of an incarnation; counted, where several share the object.
     void add_seat(std::shared_ptr<HostSeat> seat);
     void drop_seat(std::uint32_t seat, std::uint32_t incarnation) noexcept;
@@ -313,7 +316,7 @@ public:
     void change_priority(std::uint32_t record, std::int32_t priority) noexcept;
     // Ticks at which the agent of a seat was told of the one that waits longest for it; 0: none does.
     [[nodiscard]] std::uint64_t oldest_offered(std::uint32_t seat) const noexcept;
-    // Ticks for which a request has waited for that agent while a worker that could run it had nothing to do: the longest such time.
+    // Ticks for which a request has waited for that agent while a worker of its that could run it had nothing to do: the longest such time.
     [[nodiscard]] std::uint64_t longest_neglected(std::uint32_t seat) const noexcept;
     // How long a running request may run before it leaves, if it can: as it was decided, else the pool's quantum. 0: until it ends.
     struct SliceOf { std::uint64_t ns; bool decided; bool may_be_asked; };
@@ -419,7 +422,11 @@ private:
     // dealing.cpp
     [[nodiscard]] std::uint32_t dealt_seat(const Record& record) const noexcept;
     void deal(std::uint32_t record, bool left) noexcept;
-    void take_over_from_others(std::uint32_t worker) noexcept;
+    void load_of_seats(std::span<SeatLoad, max_seats> seats) const noexcept;
+    void forget_at(std::uint32_t seat, std::uint32_t record) noexcept;
+    void forget_dealt(std::uint32_t record) noexcept;
+    bool take_over(std::uint32_t seat) noexcept;
+    void take_over_for_idle() noexcept;
     [[nodiscard]] std::uint32_t idle_at(std::uint32_t seat) const noexcept;
     void count_offered(std::uint32_t record, int by) noexcept;
     [[nodiscard]] RequestFacts facts_of(std::uint32_t record) const noexcept;
