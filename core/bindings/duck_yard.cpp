@@ -19,6 +19,7 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/duck_image.hpp"
+#include "bindings/duck_offer.hpp"
 #include "box/duckinfo.hpp"
 #include "box/image.hpp"
 #include "box/yard.hpp"
@@ -138,7 +139,7 @@ std::shared_ptr<DuckProgram> read(int fd, std::uint64_t bytes, const std::string
     return program;
 }
 
-std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
+std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked, const DuckOffer* offer) {
     box::SessionOrder order;
     const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(asked[name]); };
     order.cores = static_cast<std::uint32_t>(number("cores"));
@@ -150,6 +151,7 @@ std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckPr
     order.idle_ns = number("idle_ns");
     order.start_limit_ns = number("start_limit_ns");
     order.call_limit_ns = number("call_limit_ns");
+    if (offer != nullptr) order.direct = {offer->offer.fd, offer->offer.id, static_cast<std::uint32_t>(offer->offer.cipher), offer->offer.keys};
     const nb::gil_scoped_release release;
     order.image = resident_image(*program);
     return yard.open(order);
@@ -199,6 +201,7 @@ void bind_duck_yard(nb::module_& m) {
         .def_prop_ro("control_fd", &box::Session::control_fd)
         .def_prop_ro("fate_fd", &box::Session::fate_fd)
         .def_prop_ro("ended_fd", &box::Session::ended_fd)
+        .def_prop_ro("direct_calls", &box::Session::direct_calls, "Calls that came straight from a client elsewhere, as the box says.")
         .def_prop_ro("ending", [](const box::Session& s) {
             const box::Ending ending = s.ending();
             return nb::make_tuple(static_cast<unsigned>(ending.fate), ending.detail, box::fate_name(ending.fate));
@@ -225,7 +228,9 @@ void bind_duck_yard(nb::module_& m) {
             const nb::gil_scoped_release release;
             new (self) box::Yard(options);
         }, nb::arg("program"), nb::arg("spares") = 1, nb::arg("judge_spares") = 1, nb::arg("namespaces") = true, nb::arg("demand_seccomp") = true)
-        .def("open", &open, nb::arg("program"), nb::arg("order"), nb::sig("def open(self, program: DuckProgram, order: dict[str, typing.Any]) -> DuckBox"))
+        .def("open", &open, nb::arg("program"), nb::arg("order"), nb::arg("direct").none() = nb::none(),
+             nb::sig("def open(self, program: DuckProgram, order: dict[str, typing.Any], direct: DuckOffer | None = None) -> DuckBox"))
+        .def("refuses_direct", &box::Yard::refuses_direct, nb::arg("sealed"), "Why its boxes can take no direct calls; empty: they can.")
         .def("judge", [](box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
             RunAsked run;
             run.abi = nb::cast<std::string>(asked["abi"]);

@@ -52,9 +52,11 @@ struct Session::State {
     std::weak_ptr<Yard::State> yard;
     bool of_another_process() const noexcept;
     std::uint32_t owner = 0;    // the process that made it
+    bool direct = false;        // it has a socket of its own
+    std::atomic<bool> ready{false};   // init() has returned: relaxed, a hint to the yard's thread
 
     std::mutex order_mutex;     // one order at a time
-    std::uint64_t orders = 0;
+    std::atomic<std::uint64_t> orders = 0;   // written under order_mutex; the yard's thread only looks whether there are new ones
     std::set<std::uint64_t> mapped;
 
     mutable std::mutex mutex;   // guards what follows
@@ -67,6 +69,9 @@ struct Session::State {
     // The yard's thread only
     std::uint64_t answered = 0, since_ns = 0;   // the answer that was there when a call was first seen open, and when that was
     std::uint64_t gone_ns = 0;                  // the pidfd said so then
+    std::uint64_t idle_ns = 0;                  // how long it may poll after each thing that it does
+    std::uint64_t quiet_key = 0, quiet_cpu_ns = 0;   // what there was to do when it was last seen to do something, and its CPU time by then
+    bool burns_unasked(std::uint64_t key) noexcept;
 
     ~State();
     int order(OrderOp op, std::uint64_t id, std::uint64_t bytes, int fd, std::uint64_t limit_ns);

@@ -328,6 +328,7 @@ int Resident::obey(const box::OrderMessage& message, int fd) {
     case box::OrderOp::unmap: set_ib(0, 0); return 0;
     case box::OrderOp::forget: return forget_ib(message.id);
     case box::OrderOp::close: closing_ = true; return 0;
+    case box::OrderOp::wake: return 0;
     }
     return EINVAL;
 }

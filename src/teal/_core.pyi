@@ -1678,6 +1678,14 @@ class DuckLine:
     def prepared_calls(self) -> int: ...
 
     @property
+    def direct_calls(self) -> int:
+        """Calls that went straight to a box elsewhere, past its duck."""
+
+    @property
+    def direct(self) -> bool:
+        """The box elsewhere answers such calls."""
+
+    @property
     def last_program_ns(self) -> int: ...
 
 class DuckCall:
@@ -1746,6 +1754,10 @@ class DuckBox:
     def ended_fd(self) -> int: ...
 
     @property
+    def direct_calls(self) -> int:
+        """Calls that came straight from a client elsewhere, as the box says."""
+
+    @property
     def ending(self) -> tuple[int, int, str]:
         """(fate, detail, in words); fate 0: it has not ended"""
 
@@ -1771,7 +1783,10 @@ class DuckYard:
 
     def __init__(self, program: str, spares: int = 1, judge_spares: int = 1, namespaces: bool = True, demand_seccomp: bool = True) -> None: ...
 
-    def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
+    def open(self, program: DuckProgram, order: dict[str, Any], direct: DuckOffer | None = None) -> DuckBox: ...
+
+    def refuses_direct(self, sealed: bool) -> str:
+        """Why its boxes can take no direct calls; empty: they can."""
 
     def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -1813,6 +1828,24 @@ def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0,
     Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
     """
 
+class DuckDirectTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckProgram, calls: int = 20000, bytes: int = 64, client_core: int = 0, box_core: int = 1) -> DuckDirectTimes:
+    """
+    The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.
+    """
+
 class DuckBlobRates:
     @property
     def bare_udp(self) -> list[float]: ...
@@ -1848,6 +1881,29 @@ def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, 
 def flush_lines(what: Any) -> bool:
     """Drives a packed buffer out of the CPU's caches."""
 
+class DuckOffer:
+    """A socket for direct calls, and their keys."""
+
+    @property
+    def refused(self) -> str:
+        """Why there is none; empty: there is one."""
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+class DuckPath:
+    """A client's end of direct calls, before its session is open."""
+
+    @property
+    def port(self) -> int:
+        """0: it was used."""
+
 class DuckNet:
     """
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
@@ -1878,6 +1934,11 @@ class DuckNet:
 
     def attach(self, connection: int, box: DuckBox) -> int: ...
 
+    def direct(self, connection: int, port: int) -> DuckOffer:
+        """
+        A socket for the box of that client's next session, which answers it at that port of the client's.
+        """
+
     def detach(self, session: int) -> None: ...
 
     def figures(self) -> dict[str, int]: ...
@@ -1894,7 +1955,13 @@ class DuckRemote:
         Sends a blob. Returns the bytes that were sent: 0 when the duck had it.
         """
 
-    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine: ...
+    def direct(self) -> DuckPath | None:
+        """A path for direct calls of the next session; over TCP there is none."""
+
+    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str, path: DuckPath | None = None, port: int = 0, id: int = 0) -> DuckLine:
+        """
+        Calls of a session. path: of direct(), used up; port, id: of the duck's offer.
+        """
 
     def ping(self, timeout_ns: int) -> int:
         """Nanoseconds of one round trip."""

@@ -40,6 +40,8 @@ log = logging.getLogger("teal.duck")
 @click.option(
     "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."
 )
+@click.option("--no-direct", is_flag=True, help="All calls of clients elsewhere go through this process, over its one "
+              "port.")  # fmt: skip
 @click.option("--classic", metavar="HOST:PORT", help="JudgeDuck-OS's own UDP protocol too: no authentication, so "
               "loopback only; usual port 9999.")  # fmt: skip
 @click.option("--classic-trusted", is_flag=True, help="--classic beyond loopback: whoever reaches it may run programs, "
@@ -61,6 +63,7 @@ def command(
     cache: str | None,
     sandbox: str,
     spares: int,
+    no_direct: bool,
     classic: str | None,
     classic_trusted: bool,
     classic_buffer: int | None,
@@ -100,6 +103,7 @@ def command(
         cache=False if cache == "none" else cache,
         sandbox=sandbox,
         spares=spares,
+        direct=not no_direct,
         classic=classic,
         classic_trusted=classic_trusted,
         classic_buffer=classic_buffer,

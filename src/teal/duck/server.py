@@ -66,7 +66,8 @@ class Server:
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
     data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask.
-    ``spares``: boxes kept ready. ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
+    ``spares``: boxes kept ready. ``direct``: clients elsewhere may call boxes past this process (docs/ducks.md).
+    ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
     which has no authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
     Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
     """
@@ -84,6 +85,7 @@ class Server:
         cache: str | os.PathLike[str] | bool | None = None,
         sandbox: str = "process",
         spares: int = 1,
+        direct: bool = True,
         classic: str | None = None,
         classic_trusted: bool = False,
         classic_buffer: int | None = None,
@@ -93,6 +95,7 @@ class Server:
         self.name = f"x{secrets.token_hex(8)}" if name is None else name
         self.idle_ns = nanoseconds(idle, "$.idle")
         self.sandbox = sandbox
+        self.direct = bool(direct)
         self.started = time.time()
         self._began = time.monotonic()
         self._pid = os.getpid()
@@ -310,7 +313,12 @@ class Server:
             before[1].close()
 
     def _open(self, owner: Owner, order: messages.Open) -> Answer:
-        resident = self.residents.open(owner, order)
+        offer = None
+        if self._gate is not None and not owner.here and self.direct:
+            offer = self._gate.offer(owner, order.direct)
+        resident = self.residents.open(owner, order, offer)
+        if not self.direct:
+            resident.indirect = "this duck was started without (--no-direct)"
         facts: Mapping[str, int] = resident.box.facts
         if self._gate is not None and not owner.here:
             try:
@@ -325,6 +333,8 @@ class Server:
             "sandbox": order.sandbox or self.sandbox,
             "wire": resident.wire,
             "name": order.name,
+            "direct": None if offer is None or resident.indirect else [offer.port, offer.id],
+            "indirect": resident.indirect,
         }
         return body, (resident.box.control_fd, resident.box.fate_fd) if owner.here else ()
 
@@ -355,6 +365,7 @@ class Server:
             "uptime": time.monotonic() - self._began,
             "sandbox": self.sandbox,
             "idle_ns": self.idle_ns,
+            "direct": self.direct,
             "vitals": asdict(vitals()),
             "budget": asdict(self.budget),
             "guards": [

@@ -2,6 +2,8 @@
 
 Theory of operation: a yard (core/box/yard.hpp) starts one executable, and everything else is the same: ``process``
 boxes are processes, ``kvm`` boxes are guests without an operating system, where /dev/kvm can run one (docs/kvm.md).
+Sessions that a client elsewhere calls directly, and sealed, need libcrypto in their box: those are processes too, of a
+yard of their own (``sealed``), so that nobody else's boxes grow by it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import threading
 from pathlib import Path
 
 from teal import _core
-from teal.errors import Closed, InvalidArgument, NotFound
+from teal.errors import Closed, InvalidArgument, NotFound, TealError
 
 SANDBOXES = {"process": "teal-box", "kvm": "teal-kvm-box"}  # kind: the executable of its boxes
+_SEALED = "sealed"
+_PROGRAMS = SANDBOXES | {_SEALED: "teal-sealed-box"}
 
 
 class Yards:
@@ -36,6 +40,20 @@ class Yards:
         kind = sandbox or self.default
         if kind not in SANDBOXES:
             raise InvalidArgument(f"{kind[:40]!r}, expected one of {list(SANDBOXES)}", path="$.sandbox")
+        return self._get(kind)
+
+    def direct(self, sandbox: str | None, *, sealed: bool) -> _core.DuckYard | str:
+        """The yard whose boxes take direct calls, or why there is none."""
+        kind = sandbox or self.default
+        if kind != "process":
+            return f"not with sandbox {kind[:40]}"
+        try:
+            yard = self._get(_SEALED if sealed else kind)
+        except TealError as error:
+            return str(error)
+        return yard.refuses_direct(sealed) or yard
+
+    def _get(self, kind: str) -> _core.DuckYard:
         with self._guard:
             if self._closed:
                 raise Closed("the duck is closed")
@@ -65,7 +83,7 @@ class Yards:
 
 def box_program(sandbox: str = "process") -> str:
     """The executable that boxes of that kind start as."""
-    return str(Path(_core.__file__).parent / "duck" / "bin" / SANDBOXES[sandbox])
+    return str(Path(_core.__file__).parent / "duck" / "bin" / _PROGRAMS[sandbox])
 
 
 def kvm_missing() -> str:
