@@ -22,6 +22,7 @@
 #include "bindings/duck_offer.hpp"
 #include "box/duckinfo.hpp"
 #include "box/image.hpp"
+#include "box/inline.hpp"
 #include "box/yard.hpp"
 #include "elf/place.hpp"
 #include "elf/program.hpp"
@@ -139,7 +140,7 @@ std::shared_ptr<DuckProgram> read(int fd, std::uint64_t bytes, const std::string
     return program;
 }
 
-std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked, const DuckOffer* offer) {
+box::SessionOrder session_order(const nb::dict& asked) {
     box::SessionOrder order;
     const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(asked[name]); };
     order.cores = static_cast<std::uint32_t>(number("cores"));
@@ -151,10 +152,22 @@ std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckPr
     order.idle_ns = number("idle_ns");
     order.start_limit_ns = number("start_limit_ns");
     order.call_limit_ns = number("call_limit_ns");
+    return order;
+}
+
+std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked, const DuckOffer* offer) {
+    box::SessionOrder order = session_order(asked);
     if (offer != nullptr) order.direct = {offer->offer.fd, offer->offer.id, static_cast<std::uint32_t>(offer->offer.cipher), offer->offer.keys};
     const nb::gil_scoped_release release;
     order.image = resident_image(*program);
     return yard.open(order);
+}
+
+std::shared_ptr<box::Session> open_here(const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
+    box::SessionOrder order = session_order(asked);
+    const nb::gil_scoped_release release;
+    order.image = resident_image(*program);
+    return box::open_inline(order);
 }
 
 box::DuckInfoOrder duckinfo_order(const nb::dict& asked) {
@@ -217,6 +230,8 @@ void bind_duck_yard(nb::module_& m) {
             std::string text = s.log(from, most);
             return nb::make_tuple(nb::bytes(text.data(), text.size()), from);
         }, nb::arg("start"), nb::arg("most"), nb::sig("def log(self, start: int, most: int) -> tuple[bytes, int]"), "(bytes, position of the first)");
+    m.def("open_inline", &open_here, nb::arg("program"), nb::arg("order"),
+          nb::sig("def open_inline(program: DuckProgram, order: dict[str, typing.Any]) -> DuckBox"), "A session in this very process, without a sandbox; one at a time.");
     nb::class_<box::Yard>(m, "DuckYard", "Makes boxes, watches them, ends them.")
         .def("__init__", [](box::Yard* self, const std::string& program, std::uint32_t spares, std::uint32_t judge_spares, bool namespaces, bool demand_seccomp) {
             box::YardOptions options;

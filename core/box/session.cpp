@@ -71,6 +71,7 @@ void Session::State::kill(Fate why, std::int32_t detail) noexcept {
             wanted_detail = detail;
         }
     }
+    if (let_go) return let_go();
     kill_process(box.pidfd.get(), box.pid);
 }
 

@@ -46,6 +46,8 @@ void* map_shared(int fd, std::uint64_t bytes) {
     return at;
 }
 
+}  // namespace
+
 std::shared_ptr<Session::State> make_session(const SessionOrder& order) {
     auto session = std::make_shared<Session::State>();
     session->owner = static_cast<std::uint32_t>(::getpid());
@@ -97,6 +99,7 @@ BecomeMessage become_message(const SessionOrder& order, const SessionFacts& fact
     return m;
 }
 
+namespace {
 // Waits for the box's word that the program runs.
 void await_became(Session::State& session, std::uint64_t limit) {
     for (;;) {
@@ -114,6 +117,8 @@ void await_became(Session::State& session, std::uint64_t limit) {
         ::poll(&socket, 1, static_cast<int>((limit - now) / 1'000'000) + 1);
     }
 }
+
+}  // namespace
 
 // Waits until serve() has said what init() did.
 void await_ready(Session::State& session, std::uint64_t limit_ns) {
@@ -140,8 +145,6 @@ void await_ready(Session::State& session, std::uint64_t limit_ns) {
         futex_wait(&state, seen, std::min(limit, now + 10'000'000));
     }
 }
-
-}  // namespace
 
 std::uint64_t writable_bytes(const Image& image) noexcept {
     std::uint64_t bytes = 0;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,6 +55,8 @@ struct Session::State {
     std::uint32_t owner = 0;    // the process that made it
     bool direct = false;        // it has a socket of its own
     std::atomic<bool> ready{false};   // init() has returned: relaxed, a hint to the yard's thread
+
+    std::function<void()> let_go;   // of a program in this process (inline.cpp): instead of killing it; set before anybody else has the session
 
     std::mutex order_mutex;     // one order at a time
     std::atomic<std::uint64_t> orders = 0;   // written under order_mutex; the yard's thread only looks whether there are new ones
@@ -120,6 +123,12 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     void close() noexcept;
 };
 
+// A session's memory, before it has a box. Throws.
+std::shared_ptr<Session::State> make_session(const SessionOrder& order);
+// What a box is told of it.
+BecomeMessage become_message(const SessionOrder& order, const SessionFacts& facts);
+// Waits until serve() has said what init() did. Throws.
+void await_ready(Session::State& session, std::uint64_t limit_ns);
 // The message that makes a box run something; throws when it does not fit.
 void send_become(const Spare& box, const BecomeMessage& message, const Image& image, std::span<const int> fds);
 // What a BecameMessage that is not "running" means, for people.

@@ -1778,6 +1778,9 @@ class DuckBox:
     def log(self, start: int, most: int) -> tuple[bytes, int]:
         """(bytes, position of the first)"""
 
+def open_inline(program: DuckProgram, order: dict[str, Any]) -> DuckBox:
+    """A session in this very process, without a sandbox; one at a time."""
+
 class DuckYard:
     """Makes boxes, watches them, ends them."""
 

@@ -48,7 +48,10 @@ std::uint64_t main_thread_pointer = 0;
 std::uint64_t idle_ticks = 0;
 std::uint64_t args_bytes = 0, log_offset = 0, log_bytes = 0;
 std::uint64_t orders_seen = 0;
-bool closing = false, served = false, cpu_known = false;
+std::atomic<bool> closing{false};   // relaxed: read between two things to do; an inline program is told from outside
+int order_socket = box_socket;
+bool served = false, cpu_known = false;
+void (*leave)(int) = nullptr;   // of an inline program: where serve() goes instead of back
 std::atomic<std::uint32_t> log_lock{0};
 Ib ibs[most_ibs];
 
@@ -163,7 +166,7 @@ int obey(const OrderMessage& order, int fd) noexcept {
         duck()->ib_bytes = 0;
         return 0;
     case OrderOp::forget: return forget_ib(order.id);
-    case OrderOp::close: closing = true; return 0;
+    case OrderOp::close: closing.store(true, std::memory_order_relaxed); return 0;
     case OrderOp::wake: return 0;
     }
     return EINVAL;
@@ -179,8 +182,8 @@ bool take_order() noexcept {
     header.msg_iovlen = 1;
     header.msg_control = space;
     header.msg_controllen = sizeof space;
-    const long got = raw(SYS_recvmsg, box_socket, reinterpret_cast<long>(&header), MSG_DONTWAIT);
-    if (got == 0) closing = true;   // the yard is gone
+    const long got = raw(SYS_recvmsg, order_socket, reinterpret_cast<long>(&header), MSG_DONTWAIT);
+    if (got == 0) closing.store(true, std::memory_order_relaxed);   // the yard is gone
     if (got != sizeof order || order.magic != message_magic) return false;
     if (order.op == OrderOp::wake) return true;
     int fd = -1;
@@ -345,11 +348,16 @@ void set_state(BoxState state, std::int32_t status) noexcept {
     wake(low_half(line.state), false);
 }
 
+int gone(int status) {
+    if (leave != nullptr) leave(status);
+    return status;
+}
+
 int serve(const duck_t* given, const duck_program_t* served_program) {
     if (served || given != duck() || served_program == nullptr || served_program->abi != DUCK_ABI || served_program->bytes < sizeof(duck_program_t) ||
         served_program->call == nullptr) {
         set_state(BoxState::refused, EINVAL);
-        return 64;
+        return served ? 64 : gone(64);
     }
     served = true;
     program = served_program;
@@ -357,11 +365,11 @@ int serve(const duck_t* given, const duck_program_t* served_program) {
     if (program->init != nullptr)
         if (const int status = program->init(duck()); status != 0) {
             set_state(BoxState::refused, status);
-            return status;
+            return gone(status);
         }
     set_state(BoxState::ready, 0);
     std::uint64_t asks_seen = 0;
-    while (!closing) {
+    while (!closing.load(std::memory_order_relaxed)) {
         bool told = false;
         if (has_direct()) told = await_packets(asks_seen);
         else await_work(asks_seen);
@@ -372,14 +380,14 @@ int serve(const duck_t* given, const duck_program_t* served_program) {
             orders_seen = orders;
         }
         const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);   // SYNC: pairs with the exchange in Caller::submit_in_place()
-        if (asks != asks_seen && !closing) {
+        if (asks != asks_seen && !closing.load(std::memory_order_relaxed)) {
             answer_ask(asks);
             asks_seen = asks;
         }
     }
     if (program->exit != nullptr) program->exit(duck());
     set_state(BoxState::ended, 0);
-    return 0;
+    return gone(0);
 }
 
 void await_go(std::uint64_t seen) noexcept {
@@ -416,6 +424,22 @@ void prepare_duck(const BecomeMessage& m) noexcept {
     log_offset = m.log_offset;
     log_bytes = m.log_bytes;
     cpu_known = cpu_can_be_read();
+}
+
+void begin_inline(void (*left)(int), int socket) noexcept {
+    leave = left;
+    order_socket = socket;
+    served = false;
+    closing.store(false, std::memory_order_relaxed);
+    orders_seen = 0;
+}
+
+void stop_inline() noexcept { closing.store(true, std::memory_order_relaxed); }
+
+void end_inline() noexcept {
+    for (Ib& ib : ibs)
+        if (ib.address != nullptr) (void)forget_ib(ib.id);
+    raw(SYS_munmap, static_cast<long>(layout::duck), static_cast<long>(page));
 }
 
 void touch_duck() noexcept {

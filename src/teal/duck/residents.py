@@ -24,7 +24,7 @@ from teal.duck.blob import Blob, pages
 from teal.duck.cache import Cache
 from teal.duck.journal import Journal
 from teal.duck.owner import Owner
-from teal.duck.yards import Yards
+from teal.duck.yards import AnyYard, Yards
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded
 
 log = logging.getLogger("teal.duck")
@@ -135,9 +135,7 @@ class Residents:
                  order.name or blob.digest[:16], order.cores, box.facts["box_pid"])  # fmt: skip
         return resident
 
-    def _yard(
-        self, order: messages.Open, offer: _core.DuckOffer | None
-    ) -> tuple[_core.DuckYard, _core.DuckOffer | None, str]:
+    def _yard(self, order: messages.Open, offer: _core.DuckOffer | None) -> tuple[AnyYard, _core.DuckOffer | None, str]:
         """The yard for a session, what its box gets for direct calls, and why it gets nothing."""
         if offer is None or offer.refused:
             return self._yards.get(order.sandbox), None, "" if offer is None else offer.refused

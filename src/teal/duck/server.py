@@ -65,7 +65,8 @@ class Server:
     other machines as well, over UDP and TCP; beyond loopback only with ``key`` (64 hexadecimal digits) or ``key_file``.
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
-    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask.
+    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask; with
+    ``trust_programs`` also inline: in this very process, for clients of this machine, with nothing in between.
     ``spares``: boxes kept ready. ``direct``: clients elsewhere may call boxes past this process (docs/ducks.md).
     ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
     which has no authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
@@ -84,6 +85,7 @@ class Server:
         reserve: int = RESERVE,
         cache: str | os.PathLike[str] | bool | None = None,
         sandbox: str = "process",
+        trust_programs: bool = False,
         spares: int = 1,
         direct: bool = True,
         classic: str | None = None,
@@ -120,7 +122,7 @@ class Server:
         self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
         try:
-            self.yards = Yards(sandbox, spares)
+            self.yards = Yards(sandbox, spares, trusted=bool(trust_programs))
             self.residents = Residents(
                 self.yards, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
             )
@@ -313,6 +315,8 @@ class Server:
             before[1].close()
 
     def _open(self, owner: Owner, order: messages.Open) -> Answer:
+        if (order.sandbox or self.sandbox) == "inline" and not owner.here:
+            raise InvalidArgument("sandbox 'inline' is for clients of the duck's own machine", path="$.sandbox")
         offer = None
         if self._gate is not None and not owner.here and self.direct:
             offer = self._gate.offer(owner, order.direct)
