@@ -46,7 +46,7 @@ void* opens = nullptr;
 void* seals = nullptr;
 unsigned char open_iv[iv_bytes], seal_iv[iv_bytes];
 std::uint64_t own_pointer = 0;
-bool quick_pointer = false;   // the CPU has instructions for it, and Linux allows them
+[[maybe_unused]] bool quick_pointer = false;   // x86-64: the CPU has instructions for it, and Linux allows them
 
 template <class Function>
 bool take(void* library, Function& function, const char* name) noexcept {
