@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "box/yard.hpp"
+
 namespace teal {
 
 struct DuckEchoSpec {
@@ -26,6 +28,25 @@ struct DuckEchoTimes {
 
 // Throws invalid_argument (numbers, a core that may not be used), peer_died.
 DuckEchoTimes measure_duck_echo(const DuckEchoSpec& spec);
+
+struct DuckDirectSpec {
+    box::Yard* yard = nullptr;         // of boxes that take direct calls
+    box::Yard* sealed = nullptr;       // of boxes that take sealed ones; null: those are not measured
+    box::Image image;                  // of a program that answers with its arguments
+    std::uint32_t calls = 20'000;
+    std::size_t bytes = 64;
+    int client_core = 0, box_core = 1;
+};
+
+struct DuckDirectTimes {
+    std::vector<std::uint32_t> bare;   // the same sizes as the packets of a direct call without a key
+    std::vector<std::uint32_t> bare_small;
+    std::vector<std::uint32_t> call;   // a real box on its core, the network loop asleep
+    std::vector<std::uint32_t> sealed;
+};
+
+// Throws as measure_duck_echo(), and what opening a session throws.
+DuckDirectTimes measure_duck_direct(const DuckDirectSpec& spec);
 
 struct DuckBlobSpec {
     std::uint64_t bytes = 64 << 20;

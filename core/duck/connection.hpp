@@ -119,6 +119,7 @@ public:
     [[nodiscard]] std::size_t answer_room() const noexcept;       // result bytes that an answer frame takes now
     [[nodiscard]] const ConnectionFigures& figures() const noexcept { return figures_; }
     void too_long(std::size_t bytes) noexcept;                    // the socket said EMSGSIZE
+    [[nodiscard]] Cipher cipher() const noexcept { return options_.keys.cipher; }
     [[nodiscard]] const Bytes32& exporter() const noexcept { return options_.keys.exporter; }
 
 private:

@@ -77,7 +77,10 @@ struct NetFigures {
     std::uint64_t hellos, hellos_refused /* wrong key */, wrong_key /* packets, hellos included */;
     std::uint64_t messages, blobs_had, blobs_received, blobs_bad, blob_bytes, group_bytes /* of blobs, by multicast */;
     std::uint64_t sleeps;                 // of the loop
+    std::uint64_t directs, directs_refused; // sessions with direct calls, and those that go without: their client wanted none, or it cannot be
 };
+
+struct DirectOffer;
 
 class Net {
 public:
@@ -102,6 +105,8 @@ public:
     void reply(std::uint64_t connection, std::uint64_t id, std::span<const std::byte> bytes);  // of an unknown connection: nothing
     // A session for this peer alone; ends with the connection (the sink is then dropped) or with detach(). Never 0.
     std::uint32_t attach(std::uint64_t connection, std::shared_ptr<CallSink> sink, SessionLimits limits);
+    // A socket for the box of this peer's next session, connected to the peer's host and that port; or why there is none (direct.hpp).
+    DirectOffer direct(std::uint64_t connection, std::uint16_t port);
     void detach(std::uint32_t session);                     // returns when the loop has let go of the sink
     void drop(std::uint64_t connection, std::string why);   // ends a peer
     void hold(const BlobDigest& digest);                    // is there: not to be sent again

@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
-ABI_VERSION: int = 5
+ABI_VERSION: int = 6
 
 def cpu_features() -> dict[str, Any]:
     """
@@ -1337,11 +1337,21 @@ class SimBug(enum.Enum):
 
     unheard = 5
 
+    kept = 6
+
+    both = 7
+
+    neither = 8
+
+    forgotten = 9
+
+    unended = 10
+
 class SimSpec:
     def __init__(self) -> None: ...
 
     @staticmethod
-    def any_run(seed: int) -> SimSpec:
+    def any_run(seed: int, agents: int = 1) -> SimSpec:
         """A short run of anything, by its seed."""
 
     @property
@@ -1349,6 +1359,12 @@ class SimSpec:
 
     @workers.setter
     def workers(self, arg: int, /) -> None: ...
+
+    @property
+    def agents(self) -> int: ...
+
+    @agents.setter
+    def agents(self, arg: int, /) -> None: ...
 
     @property
     def records(self) -> int: ...
@@ -1421,6 +1437,12 @@ class SimSpec:
 
     @max_wait_ns.setter
     def max_wait_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def quantum_ns(self) -> int: ...
+
+    @quantum_ns.setter
+    def quantum_ns(self, arg: int, /) -> None: ...
 
     @property
     def restart_ns(self) -> int: ...
@@ -1545,6 +1567,9 @@ class SimResult:
 
     @property
     def local(self) -> int: ...
+
+    @property
+    def taken_over(self) -> int: ...
 
     @property
     def virtual_ns(self) -> int: ...
@@ -1678,6 +1703,14 @@ class DuckLine:
     def prepared_calls(self) -> int: ...
 
     @property
+    def direct_calls(self) -> int:
+        """Calls that went straight to a box elsewhere, past its duck."""
+
+    @property
+    def direct(self) -> bool:
+        """The box elsewhere answers such calls."""
+
+    @property
     def last_program_ns(self) -> int: ...
 
 class DuckCall:
@@ -1746,6 +1779,10 @@ class DuckBox:
     def ended_fd(self) -> int: ...
 
     @property
+    def direct_calls(self) -> int:
+        """Calls that came straight from a client elsewhere, as the box says."""
+
+    @property
     def ending(self) -> tuple[int, int, str]:
         """(fate, detail, in words); fate 0: it has not ended"""
 
@@ -1766,12 +1803,18 @@ class DuckBox:
     def log(self, start: int, most: int) -> tuple[bytes, int]:
         """(bytes, position of the first)"""
 
+def open_inline(program: DuckProgram, order: dict[str, Any]) -> DuckBox:
+    """A session in this very process, without a sandbox; one at a time."""
+
 class DuckYard:
     """Makes boxes, watches them, ends them."""
 
     def __init__(self, program: str, spares: int = 1, judge_spares: int = 1, namespaces: bool = True, demand_seccomp: bool = True) -> None: ...
 
-    def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
+    def open(self, program: DuckProgram, order: dict[str, Any], direct: DuckOffer | None = None) -> DuckBox: ...
+
+    def refuses_direct(self, sealed: bool) -> str:
+        """Why its boxes can take no direct calls; empty: they can."""
 
     def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -1819,6 +1862,24 @@ class BlobRates:
 
     @property
     def checked(self) -> list[float]: ...
+
+class DuckDirectTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckProgram, calls: int = 20000, bytes: int = 64, client_core: int = 0, box_core: int = 1) -> DuckDirectTimes:
+    """
+    The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.
+    """
 
 class DuckBlobRates:
     @property
@@ -1875,6 +1936,29 @@ def measure_box_series(yard: DuckYard, program: DuckProgram, file: str, cpu: int
 def flush_lines(what: Any) -> bool:
     """Drives a packed buffer out of the CPU's caches."""
 
+class DuckOffer:
+    """A socket for direct calls, and their keys."""
+
+    @property
+    def refused(self) -> str:
+        """Why there is none; empty: there is one."""
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+class DuckPath:
+    """A client's end of direct calls, before its session is open."""
+
+    @property
+    def port(self) -> int:
+        """0: it was used."""
+
 class DuckNet:
     """
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
@@ -1905,6 +1989,11 @@ class DuckNet:
 
     def attach(self, connection: int, box: DuckBox) -> int: ...
 
+    def direct(self, connection: int, port: int) -> DuckOffer:
+        """
+        A socket for the box of that client's next session, which answers it at that port of the client's.
+        """
+
     def detach(self, session: int) -> None: ...
 
     def figures(self) -> dict[str, int]: ...
@@ -1926,7 +2015,13 @@ class DuckRemote:
         Sends a blob. Returns the bytes that were sent: 0 when the duck had it.
         """
 
-    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine: ...
+    def direct(self) -> DuckPath | None:
+        """A path for direct calls of the next session; over TCP there is none."""
+
+    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str, path: DuckPath | None = None, port: int = 0, id: int = 0) -> DuckLine:
+        """
+        Calls of a session. path: of direct(), used up; port, id: of the duck's offer.
+        """
 
     def ping(self, timeout_ns: int) -> int:
         """Nanoseconds of one round trip."""

@@ -37,11 +37,15 @@ log = logging.getLogger("teal.duck")
 @click.option("--reserve", default="512M", show_default=True, callback=options.nbytes, metavar="SIZE",
               help="Of what is free, left free.")  # fmt: skip
 @click.option("--cache", metavar="DIR|none", help="Where programs and data are kept [default: ~/.cache/teal/ducks]")
-@click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm"]),
+@click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm", "inline"]),
               help="What programs run in.")  # fmt: skip
+@click.option("--trust-programs", is_flag=True, help="Allow sandbox inline: programs inside this very process, for "
+              "tests and for nobody's programs but your own.")  # fmt: skip
 @click.option(
     "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."
 )
+@click.option("--no-direct", is_flag=True, help="All calls of clients elsewhere go through this process, over its one "
+              "port.")  # fmt: skip
 @click.option("--classic", metavar="HOST:PORT", help="JudgeDuck-OS's own UDP protocol too: no authentication, so "
               "loopback only; usual port 9999.")  # fmt: skip
 @click.option("--classic-trusted", is_flag=True, help="--classic beyond loopback: whoever reaches it may run programs, "
@@ -63,7 +67,9 @@ def command(
     reserve: int,
     cache: str | None,
     sandbox: str,
+    trust_programs: bool,
     spares: int,
+    no_direct: bool,
     classic: str | None,
     classic_trusted: bool,
     classic_buffer: int | None,
@@ -103,7 +109,9 @@ def command(
         reserve=reserve,
         cache=False if cache == "none" else cache,
         sandbox=sandbox,
+        trust_programs=trust_programs,
         spares=spares,
+        direct=not no_direct,
         classic=classic,
         classic_trusted=classic_trusted,
         classic_buffer=classic_buffer,

@@ -261,7 +261,7 @@ class Duck:
         """The duck's counters, and this connection's under "client"."""
         found: dict[str, Any] = self._link.ask(messages.Statistics())
         link = self._link
-        found["client"] = {"sent_bytes": link.sent_bytes, "skipped_bytes": link.skipped_bytes}
+        found["client"] = {"sent_bytes": link.sent_bytes, "skipped_bytes": link.skipped_bytes, **link.figures()}
         return found
 
     def log(self, start: int = -32768, most: int = 32768) -> tuple[int, str, int]:

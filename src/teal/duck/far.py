@@ -68,9 +68,20 @@ class Far:
         self.ask(messages.Put(kind, blob.nbytes, blob.digest))
 
     def open(self, message: messages.Open) -> tuple[dict[str, Any], _core.DuckLine]:
+        path = self._remote.direct()
+        message.direct = 0 if path is None else path.port
         body = self.ask(message)
         facts = body["facts"]
-        line = self._remote.line(body["wire"], facts["args_bytes"], facts["ob_bytes"], body["name"] or "program")
+        port, number = body["direct"] or (0, 0)
+        line = self._remote.line(
+            body["wire"],
+            facts["args_bytes"],
+            facts["ob_bytes"],
+            body["name"] or "program",
+            path if port else None,
+            port,
+            number,
+        )
         return body, line
 
     def map(self, message: messages.Map, fd: int | None) -> Any:

@@ -55,6 +55,10 @@ class Link(Protocol):
         """Seconds of one round trip."""
         ...
 
+    def figures(self) -> dict[str, int]:
+        """Counters of the connection; on this machine there are none."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -158,6 +162,9 @@ class Near:
         start = time.perf_counter()
         self.ask(messages.Hello(messages.PROTOCOL, __version__, os.getpid()))
         return time.perf_counter() - start
+
+    def figures(self) -> dict[str, int]:
+        return {}
 
     def close(self) -> None:
         if self._closed:

@@ -124,6 +124,10 @@ class Gate:
         for peer in self._peers.values():
             peer.waiting.put(None)
 
+    def offer(self, owner: Owner, port: int) -> _core.DuckOffer:
+        """For direct calls of a session that this client is about to open."""
+        return self._net.direct(owner.connection, port)
+
     def attach(self, owner: Owner, resident: Resident) -> None:
         """Lets a session's owner call it."""
         resident.wire = number = self._net.attach(owner.connection, resident.box)

@@ -66,8 +66,10 @@ class Server:
     ``multicast``: IPv4 address of the interface by which it takes data that is sent to many ducks at once (group.py).
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
-    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask.
-    ``spares``: boxes kept ready. ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
+    data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask; with
+    ``trust_programs`` also inline: in this very process, for clients of this machine, with nothing in between.
+    ``spares``: boxes kept ready. ``direct``: clients elsewhere may call boxes past this process (docs/ducks.md).
+    ``classic``: HOST:PORT of JudgeDuck-OS's own protocol as well (docs/duck-classic.md),
     which has no authentication: loopback only, unless ``classic_trusted``; ``classic_buffer``: bytes of its buffer.
     Raises Busy (the name is taken), InvalidArgument, NotFound, QuotaExceeded.
     """
@@ -85,7 +87,9 @@ class Server:
         reserve: int = RESERVE,
         cache: str | os.PathLike[str] | bool | None = None,
         sandbox: str = "process",
+        trust_programs: bool = False,
         spares: int = 1,
+        direct: bool = True,
         classic: str | None = None,
         classic_trusted: bool = False,
         classic_buffer: int | None = None,
@@ -95,6 +99,7 @@ class Server:
         self.name = f"x{secrets.token_hex(8)}" if name is None else name
         self.idle_ns = nanoseconds(idle, "$.idle")
         self.sandbox = sandbox
+        self.direct = bool(direct)
         self.started = time.time()
         self._began = time.monotonic()
         self._pid = os.getpid()
@@ -121,7 +126,7 @@ class Server:
         self.programs = Cache("programs", self.budget.programs, _shelf(folder, "programs"))
         self.data = Cache("data", self.budget.data, _shelf(folder, "data"))
         try:
-            self.yards = Yards(sandbox, spares)
+            self.yards = Yards(sandbox, spares, trusted=bool(trust_programs))
             self.residents = Residents(
                 self.yards, self.programs, self.data, self.budget.sessions, self.idle_ns, self.journal
             )
@@ -312,7 +317,14 @@ class Server:
             threading.Thread(target=cache.proven, args=(digest, proof), name="teal-duck-shelf", daemon=True).start()
 
     def _open(self, owner: Owner, order: messages.Open) -> Answer:
-        resident = self.residents.open(owner, order)
+        if (order.sandbox or self.sandbox) == "inline" and not owner.here:
+            raise InvalidArgument("sandbox 'inline' is for clients of the duck's own machine", path="$.sandbox")
+        offer = None
+        if self._gate is not None and not owner.here and self.direct:
+            offer = self._gate.offer(owner, order.direct)
+        resident = self.residents.open(owner, order, offer)
+        if not self.direct:
+            resident.indirect = "this duck was started without (--no-direct)"
         facts: Mapping[str, int] = resident.box.facts
         if self._gate is not None and not owner.here:
             try:
@@ -327,6 +339,8 @@ class Server:
             "sandbox": order.sandbox or self.sandbox,
             "wire": resident.wire,
             "name": order.name,
+            "direct": None if offer is None or resident.indirect else [offer.port, offer.id],
+            "indirect": resident.indirect,
         }
         return body, (resident.box.control_fd, resident.box.fate_fd) if owner.here else ()
 
@@ -357,6 +371,7 @@ class Server:
             "uptime": time.monotonic() - self._began,
             "sandbox": self.sandbox,
             "idle_ns": self.idle_ns,
+            "direct": self.direct,
             "vitals": asdict(vitals()),
             "budget": asdict(self.budget),
             "guards": [
