@@ -31,6 +31,7 @@ from teal.host.process import WorkerProcess
 from teal.host.snapshot import Beginning, Snapshot, kept
 
 if TYPE_CHECKING:
+    from teal.host.lending import Lent
     from teal.host.spares import Spares
 
 log = logging.getLogger("teal.host")
@@ -47,7 +48,11 @@ class Workers(Protocol):
     stopping: bool
     workers: list[WorkerProcess]
     spares: Spares
+    lent: list[Lent]
     cache: Cache
+
+    @property
+    def everyone(self) -> list[WorkerProcess]: ...
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
@@ -249,6 +254,20 @@ class Residence:
             log.error("pool %s: %s does not load in a spare worker: %s",
                       self._pool.name, order.load.name, report.error.message)  # fmt: skip
 
+    async def load_in_lent(self, worker: WorkerProcess, key: tuple[int, int]) -> wire.Loaded | None:
+        """None: it is not resident (any more). Raises PeerDied, TimeoutError (it is killed), and what the load does."""
+        order = self._orders.get(key[0])
+        if order is None or order.key != key or key[0] not in self._resident:
+            return None
+        try:
+            report = await self._load_in(worker, order, asyncio.get_running_loop().time() + order.timeout)
+        except TimeoutError:
+            worker.kill()
+            raise
+        if report.error is not None:
+            wire.raise_failure(report.error)
+        return report
+
     async def load_all(self, worker: WorkerProcess) -> None:
         """In a new worker: everything that is to be resident, what is asked for meanwhile included. Raises PeerDied."""
         held: set[tuple[int, int]] = set()
@@ -300,6 +319,9 @@ class Residence:
             order.close()
         self._killed.pop(line, None)
         self._resident.discard(line)
-        for worker in self._pool.workers:
+        for worker in self._pool.everyone:
             worker.drop_kernel(line, generation)
+        for lent in self._pool.lent:
+            lent.held.pop((line, generation), None)
+            lent.refused.discard((line, generation))
         self._pool.spares.drop_kernel(line, generation)

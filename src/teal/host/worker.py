@@ -1,4 +1,5 @@
-"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``, with -1 a spare (spares.py).
+"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX [CORES [LENDER_FD LOANS_FD ITS_WORKER]]``.
+With -1 for an index it is a spare (spares.py), with the last three one that another pool lends (lending.py).
 
 Theory of operation: the main thread runs the core's loop (core/host/worker.hpp) and nothing else. A control thread
 reads orders from the host (sessions, regions, quit) and posts them to the loop. Kernels are loaded and dropped, one
@@ -36,15 +37,17 @@ from teal.kernel.systems import signature_of
 
 _ALIGN = 4096
 _SPILL_PATIENCE = 5.0  # seconds
+_LENT_NICE = 5  # beside the lender's own worker it gets a quarter of a core
 _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 
 
 class Control:
     """The control thread's side of a worker."""
 
-    def __init__(self, control: socket.socket, pool_fd: int) -> None:
+    def __init__(self, control: socket.socket, pool_fd: int, lender: tuple[int, int, int] | None = None) -> None:
         self._socket = control
         self._pool_fd = pool_fd
+        self._lender = lender or (-1, -1, 0)
         self.worker: _core.Worker | None = None  # None: a spare, without a place in the pool
         self._index = 0
         self._taking_up = threading.Lock()  # guards `worker` against the loader
@@ -65,7 +68,7 @@ class Control:
     def take_up(self, index: int) -> None:
         """Takes that place in the pool, with the kernels that there are."""
         self._index = index
-        worker = _core.Worker(self._pool_fd, index)
+        worker = _core.Worker(self._pool_fd, index, *self._lender)
         worker.on_dropped(self._dropped)
         worker.on_fetch(self._fetch)
         with self._taking_up:
@@ -392,15 +395,18 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole group; the host decides
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    lender = (int(argv[5]), int(argv[6]), int(argv[7])) if len(argv) > 7 else None
     if cores:
         os.sched_setaffinity(0, cores)
+    if lender is not None:
+        os.nice(_LENT_NICE)
     sys.setswitchinterval(1e-4)  # the loop gets the GIL back soon while a model is being loaded
     control = socket.socket(fileno=control_fd)
     if control.family != socket.AF_UNIX:
         raise InternalError("worker: the control descriptor is not a UNIX socket")
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not look at it
-    side = Control(control, pool_fd)
+    side = Control(control, pool_fd, lender)
     if index >= 0:
         side.take_up(index)
     side.report(wire.Ready(os.getpid()))
