@@ -235,6 +235,8 @@ class Pool:
             self._keep_spill(report, datagram)
         elif isinstance(report, wire.Wanted):
             self.parking.wanted(report)
+        elif isinstance(report, wire.Used):
+            self.residence.used(worker, report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
         elif isinstance(report, wire.Optimised):

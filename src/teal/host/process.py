@@ -235,6 +235,8 @@ class WorkerProcess:
             case wire.Loaded(line, generation):
                 self._loading = None
                 key = ("kernel", line, generation)
+            case wire.Warmed(line, generation):
+                key = ("warmed", line, generation)
             case wire.SeatAdded(seat, incarnation):
                 key = ("add seat", seat, incarnation)
             case wire.Dropped(what, index, epoch):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import queue
@@ -29,11 +30,13 @@ import numpy as np
 from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
+from teal.host.engines import ENGINES
 from teal.host.lifeline import die_with_host
 from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
+from teal.kernel.warming import Inputs, Noted
 
 _ALIGN = 4096
 _SPILL_PATIENCE = 5.0  # seconds
@@ -54,7 +57,7 @@ class Control:
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
         self._kernel_orders: queue.SimpleQueue[
-            tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, tuple[int, ...]]
+            tuple[wire.LoadKernel | wire.DropKernel | wire.WarmUp | wire.Dropped, tuple[int, ...]]
         ] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
@@ -105,7 +108,7 @@ class Control:
             case wire.Adopt(index):
                 self.take_up(index)
                 return
-            case wire.DropKernel():
+            case wire.DropKernel() | wire.WarmUp():
                 self._kernel_orders.put((order, ()))
                 return
             case wire.LoadKernel():
@@ -168,8 +171,17 @@ class Control:
                 self._drop(order)
             elif isinstance(order, wire.Dropped):
                 self._dispose(order)
+            elif isinstance(order, wire.WarmUp):
+                self._warm_up(order)
             else:
                 self._load(order, fds)
+
+    def _warm_up(self, order: wire.WarmUp) -> None:
+        kernel = self._kernels.get((order.line, order.generation))
+        if isinstance(kernel, Noted) and self.worker is None:  # else it has calls to answer by now
+            with contextlib.suppress(Exception):  # its caller heard of it, or will
+                kernel.warm(order.inputs)
+        self._tell(wire.Warmed(order.line, order.generation))
 
     def _drop(self, order: wire.DropKernel) -> None:
         with self._taking_up:
@@ -234,10 +246,15 @@ class Control:
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
         report.note, report.restored = getattr(kernel, "note", ""), getattr(kernel, "restored", False)
         report.preemption = getattr(kernel, "preemption", "none")
+        if order.kernel in ENGINES and kernel.pure:
+            kernel = Noted(kernel, functools.partial(self._used, order.line, order.generation))
         with self._taking_up:
             self._kernels[order.line, order.generation] = kernel
             if self.worker is not None:
                 self.worker.set_kernel(order.line, order.generation, kernel, self._spill)
+
+    def _used(self, line: int, generation: int, inputs: Inputs) -> None:
+        self._tell(wire.Used(line, generation, inputs))
 
     def _hand_over(self, order: wire.LoadKernel, snapshot: Snapshot | None) -> None:
         """The optimised form that an engine made goes to the host, if it made one."""
