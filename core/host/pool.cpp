@@ -37,8 +37,8 @@ std::shared_ptr<Pool> Pool::create(std::uint64_t idle_ns) {
     return pool;
 }
 
-std::shared_ptr<Pool> Pool::attach(int fd) {
-    auto region = Region::adopt(fd, RegionKind::pool, true);
+std::shared_ptr<Pool> Pool::attach(int fd, bool writable) {
+    auto region = Region::adopt(fd, RegionKind::pool, writable);
     if (region->size() < pool_offset + sizeof(PoolMemory)) throw Error(Code::version_mismatch, "pool region is too small for this build");
     std::shared_ptr<Pool> pool{new Pool(std::move(region))};
     const PoolHeader& header = pool->memory_->header;
@@ -433,13 +433,20 @@ void Pool::wake_worker(std::uint32_t worker) noexcept {
 
 bool Pool::promote(std::uint32_t self) noexcept {
     const std::uint32_t end = memory_->header.worker_end.load(std::memory_order_relaxed);
+    std::uint32_t lent = nobody;
     for (std::uint32_t i = 0; i < end; ++i) {
         if (i == self) continue;
-        if (static_cast<WorkerState>(memory_->workers[i].state.load(std::memory_order_seq_cst)) != WorkerState::idle) continue;
+        const auto state = static_cast<WorkerState>(memory_->workers[i].state.load(std::memory_order_seq_cst));
+        if (state == WorkerState::resting && lent == nobody) lent = i;
+        if (state != WorkerState::idle) continue;
         wake_worker(i);
         return true;
     }
-    return false;
+    if (lent == nobody) [[likely]] return false;
+    const std::uint32_t leader = memory_->header.leader.load(std::memory_order_seq_cst);
+    if (leader != 0 && leader - 1 != self && !is_lent(leader - 1)) return false;  // one of the pool's own looks
+    wake_worker(lent);
+    return true;
 }
 
 }  // namespace teal

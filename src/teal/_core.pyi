@@ -555,6 +555,18 @@ class Sweeper:
 
     def repairs(self) -> int: ...
 
+    def loans_fds(self) -> tuple[int, int]:
+        """
+        For a worker that this pool lends: a descriptor of the pool that reads only, the caller's to close, and that of the loans, which stays ours.
+        """
+
+    def lend(self, worker: int, lender: Sweeper, its_worker: int) -> None:
+        """
+        Workers from this one on are lent: this one by that pool, for its worker's idle time.
+        """
+
+    def bury_lent(self, worker: int, pid: int) -> None: ...
+
     def wake_worker(self, worker: int) -> None: ...
 
     def worker(self, worker: int) -> dict[str, Any]: ...
@@ -720,7 +732,7 @@ class WorkerSlot:
 class Worker:
     """The loop that runs kernels."""
 
-    def __init__(self, pool_fd: int, index: int) -> None: ...
+    def __init__(self, pool_fd: int, index: int, lender_fd: int = -1, loans_fd: int = -1, its_worker: int = 0) -> None: ...
 
     def add_session(self, fd: int, index: int, epoch: int, slots: int, granted: int) -> None: ...
 
