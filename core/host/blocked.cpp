@@ -89,7 +89,9 @@ void Pool::stop_clock(Record& record) const noexcept {
     record.tag = record.tag > now ? record.tag - now : 0;
 }
 
+// What it is behind counts at today's cost: others are charged that, and when it came nobody may have known it.
 void Pool::start_clock(Record& record) noexcept {
+    if (record.charge != 0) record.tag = static_cast<std::uint64_t>(static_cast<double>(record.tag) * cost_of(record.version_line) / record.charge);
     record.tag += memory_->header.virtual_time;
     SessionLine& line = memory_->sessions[record.session];
     if (line.epoch == record.epoch) line.finish = std::max(line.finish, record.tag + record.charge);

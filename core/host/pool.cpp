@@ -17,7 +17,6 @@ namespace {
 constexpr std::uint64_t pool_offset = page_bytes;
 // Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
 constexpr unsigned longest_turn = 16;
-constexpr std::uint32_t shortest_run_ns = 200;  // in virtual time: what handing out a request costs anyway
 
 }  // namespace
 
@@ -197,7 +196,7 @@ TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry
         record.entry.submitted_low = static_cast<std::uint32_t>(now);
         record.entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
     }
-    record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
+    record.charge = cost_of(version_line);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;
     if (after.count > 0) {

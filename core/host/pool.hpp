@@ -408,6 +408,10 @@ private:
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
     void unlist(std::uint32_t at) noexcept;                  // a blocked record is blocked no more
+    // Of one request, in virtual time, ns; handing it out costs something in any case.
+    [[nodiscard]] std::uint32_t cost_of(std::uint32_t version_line) const noexcept {
+        return std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), 200U);
+    }
     void stop_clock(Record& record) const noexcept;
     void start_clock(Record& record) noexcept;
     [[nodiscard]] std::uint32_t ends_of(std::span<SessionMap* const> live) const noexcept;
