@@ -78,6 +78,15 @@ def test_run_makes_a_duck_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(missing.exception, teal.NotFound)
 
 
+def test_the_environment_names_a_duck(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAL_DUCK", name)
+    assert typed("duck", "run", PROGRAM, stdin=b"e named").stdout_bytes == b"e named"
+    with teal.duck.Server(None, cache=False, memory=1 << 30, listen="127.0.0.1:0") as server:
+        monkeypatch.setenv("TEAL_DUCK", str(server.listening))
+        with teal.Duck() as duck:
+            assert duck.address == server.listening
+
+
 def test_what_programs_do_is_an_error(name: str) -> None:
     with pytest.raises(teal.PeerDied, match="SIGSEGV"):
         CliRunner().invoke(group, ["duck", "run", str(PROGRAM), "--duck", name], input=b"x", catch_exceptions=False)
