@@ -162,3 +162,17 @@ def test_judge(name: str, tmp_path: Path) -> None:
 def test_a_lazy_group_knows_its_commands() -> None:
     assert isinstance(duck_group.command, click.Group)
     assert typed("duck", "nonsense").exit_code == 2
+
+
+def test_a_judged_program_that_cannot_be_loaded_is_named(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/sh\n")
+    result = typed("judge", script, "--duck", name)
+    assert isinstance(result.exception, teal.InvalidArgument)
+    assert str(result.exception).startswith("script.sh: no ELF file")
+
+
+def test_counters_are_drawn_as_lines(name: str) -> None:
+    lines = typed("duck", "stat", "--duck", name).output.splitlines()
+    assert not [line for line in lines if "{" in line]
+    assert any(line.startswith("    boxes_made") for line in lines)

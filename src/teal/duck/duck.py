@@ -230,7 +230,7 @@ class Duck:
         ``stdin``: bytes or a path. ``abi``: linux (an ordinary static program) or duckinfo. What the program does, or
         fails to do, is in the record's status. Raises NotFound, InvalidArgument, QuotaExceeded, PeerDied.
         """
-        blob, _ = self._program(program)
+        blob, called = self._program(program)
         try:
             self._link.put("programs", blob)
         finally:
@@ -245,7 +245,10 @@ class Duck:
             _size(output, 1, 1 << 25, "$.output"),
             abi,
         )
-        found: dict[str, Any] = self._link.ask(order, timeout=30.0 + limit / 1e9 * 3)
+        try:
+            found: dict[str, Any] = self._link.ask(order, timeout=30.0 + limit / 1e9 * 3)
+        except InvalidArgument as error:  # the duck knows the program by its digest only
+            raise InvalidArgument(str(error).replace(f"program {blob.digest[:16]}", called)) from None
         return found
 
     # ---- questions ---------------------------------------------------------------------------------------------------
