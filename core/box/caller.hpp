@@ -59,6 +59,11 @@ public:
     [[nodiscard]] std::byte* args() noexcept;
     Outcome submit_in_place(std::uint64_t bytes, AskOp op = AskOp::call) noexcept;
 
+    // A call that may have come to the box directly already, under this number: it runs once.
+    Outcome submit_once(std::uint64_t number, const void* args, std::uint64_t bytes) noexcept;
+    // Session::bell_fd(), kept open by whoever gives it: how a box is woken that sleeps on its sockets.
+    void set_bell(int fd) noexcept { bell_ = fd; }
+
     [[nodiscard]] bool in_flight() const noexcept;
     // Does the box poll on the CPU that this thread runs on? Then who polls for its answer should give way.
     [[nodiscard]] bool in_the_way() const noexcept;
@@ -80,6 +85,7 @@ private:
     // What the yard's heart said at the last look, when that was, and for how long it has been silent while this thread was awake.
     std::uint64_t alive_seen_ = 0, looked_ns_ = 0, silent_ns_ = 0;
     bool in_flight_ = false;
+    int bell_ = -1;
 };
 
 }  // namespace teal::box

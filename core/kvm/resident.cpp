@@ -331,6 +331,7 @@ int Resident::obey(const box::OrderMessage& message, int fd) {
     case box::OrderOp::unmap: inputs_->unmap(); return 0;
     case box::OrderOp::forget: return inputs_->forget(message.id);
     case box::OrderOp::close: closing_ = true; return 0;
+    case box::OrderOp::wake: return 0;
     }
     return EINVAL;
 }

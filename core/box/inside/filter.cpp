@@ -3,7 +3,9 @@
 // can remember the answer and does not run the filter for them; then those with a look at one argument; then the gate (gate.hpp).
 //
 // What the looks refuse: executable memory (mmap, mprotect), shared anonymous and downward growing memory and huge pages (their limits are not the box's),
-// mappings that move (mremap), advice about pages that others have too (madvise), signals to anybody else, messages from anywhere but the box's own socket.
+// mappings that move (mremap), advice about pages that others have too (madvise), signals to anybody else, messages from anywhere but the box's
+// own sockets. Of the one that is connected to a client elsewhere exactly two calls may be made, and they come first of all, because they are
+// made for each of its calls: recvfrom() and sendto() without an address and without any flag but MSG_DONTWAIT.
 #include "box/inside/filter.hpp"
 
 #include <linux/audit.h>
@@ -11,6 +13,7 @@
 #include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -53,6 +56,7 @@ constexpr int narrow_mmap2 = 192, narrow_mprotect = 125, narrow_fstat64 = 197, n
 constexpr std::uint32_t at_number = offsetof(seccomp_data, nr);
 constexpr std::uint32_t at_arch = offsetof(seccomp_data, arch);
 constexpr std::uint32_t at_ip = offsetof(seccomp_data, instruction_pointer);
+constexpr std::uint32_t high(int argument) { return static_cast<std::uint32_t>(offsetof(seccomp_data, args)) + 8u * static_cast<std::uint32_t>(argument) + 4u; }
 constexpr std::uint32_t low(int argument) { return static_cast<std::uint32_t>(offsetof(seccomp_data, args)) + 8u * static_cast<std::uint32_t>(argument); }
 
 class Assembler {
@@ -168,6 +172,22 @@ void one_descriptor(Assembler& a, int number, std::uint32_t least, std::uint32_t
     a.end_call(block);
 }
 
+// Where it does not match, the search goes on: start-up makes such calls from the gate.
+void packets(Assembler& a) noexcept {
+    for (const int number : {static_cast<int>(SYS_recvfrom), static_cast<int>(SYS_sendto)}) {
+        const std::size_t block = a.begin_call(number);
+        const std::uint32_t wanted[][2] = {{low(0), direct_socket}, {low(3), MSG_DONTWAIT}, {low(4), 0}, {high(4), 0}, {low(5), 0}, {high(5), 0}};
+        constexpr std::uint8_t each = 2, checks = 6;
+        for (std::uint8_t i = 0; i < checks; ++i) {
+            a.load(wanted[i][0]);
+            a.add(BPF_JMP | BPF_JEQ | BPF_K, wanted[i][1], 0, static_cast<std::uint8_t>((checks - 1 - i) * each + 1));
+        }
+        a.give(SECCOMP_RET_ALLOW);
+        a.load(at_number);
+        a.end_call(block);
+    }
+}
+
 void looks(Assembler& a, BoxKind kind) noexcept {
     memory_calls(a, SYS_mmap, SYS_mprotect, kind == BoxKind::resident);
     std::size_t block = a.begin_call(SYS_mremap);
@@ -189,6 +209,10 @@ void looks(Assembler& a, BoxKind kind) noexcept {
 #endif
     if (kind == BoxKind::resident) {
         one_descriptor(a, SYS_recvmsg, box_socket, box_socket);
+        block = a.begin_call(SYS_ppoll);   // of its sockets, while there is nothing to do: it has none but those
+        a.refuse_unless(1, 2, unknown);
+        a.give(SECCOMP_RET_ALLOW);
+        a.end_call(block);
     } else {
         // Programs in Rust look first whether the three descriptors are open, and abort if they cannot.
 #if defined(SYS_poll)
@@ -233,6 +257,7 @@ void native(Assembler& a, BoxKind kind) noexcept {
         a.give(SECCOMP_RET_KILL_PROCESS);
         return;
     }
+    if (kind == BoxKind::resident) packets(a);
     for (const int number : plain_calls) a.allow_number(number);
     allow_gate(a);
     a.load(at_number);
@@ -246,14 +271,11 @@ int install_filter(BoxKind kind) noexcept {
     static Assembler a;
     a = Assembler{};
     a.load(at_arch);
-    a.add(BPF_JMP | BPF_JEQ | BPF_K, native_arch, 0, 0);
+    a.add(BPF_JMP | BPF_JEQ | BPF_K, native_arch, 1, 0);
+    a.add(BPF_JMP | BPF_JA, 0, 0, 0);   // a conditional jump would not reach that far
     const std::size_t other_arch = a.count() - 1;
     native(a, kind);
-    const std::size_t distance = a.count() - other_arch - 1;
-    if (distance > 255) {   // a conditional jump reaches that far: go by an unconditional one
-        return E2BIG;
-    }
-    a.at(other_arch).jf = static_cast<std::uint8_t>(distance);
+    a.at(other_arch).k = static_cast<std::uint32_t>(a.count() - other_arch - 1);
 #if defined(__x86_64__)
     if (kind != BoxKind::resident) {
         a.load(at_arch);

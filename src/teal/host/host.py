@@ -38,10 +38,10 @@ from teal.host.records import (
     Histogram,
     HostStatistics,
     ModelInfo,
-    PoolStatistics,
     Verified,
     WorkerStatistics,
     filled,
+    pools_of,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
 from teal.tune import choice as tuning
@@ -116,7 +116,8 @@ class Host:
     urgent, if its kernel can be preempted (docs/preemption.md); 0: it runs to its end.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
     idle, threads, cores, memory, keep, spares, batch, delay, quantum, and a client's bytes, in_flight and slots; what
-    a pool does not say is as above. Each has workers, memory and sessions of its own.
+    a pool does not say is as above. Each has workers, memory and sessions of its own. ``helps`` names others whose
+    requests a pool runs as well, when it has nothing to do and they have no free worker (docs/models.md).
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
@@ -215,10 +216,10 @@ class Host:
         self._finalizer = weakref.finalize(self, _close, connection, self._thread)
 
     @classmethod
-    def _attached(cls, address: str | None, timeout: float) -> Host:
+    def _attached(cls, address: str | None, timeout: float, idle_ns: int | None) -> Host:
         host = cls.__new__(cls)
         host._thread = None
-        host._attach(Connection(address, timeout))
+        host._attach(Connection(address, timeout, idle_ns))
         return host
 
     @property
@@ -405,7 +406,7 @@ class Host:
         return filled(
             HostStatistics,
             raw,
-            pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in raw["pools"]),
+            pools=pools_of(raw),
             workers=tuple(filled(WorkerStatistics, worker) for worker in raw["workers"]),
             clients=tuple(
                 filled(ClientStatistics, client, stages={name: Histogram.of(b) for name, b in client["stages"].items()})
@@ -478,12 +479,15 @@ def _close(connection: Connection, thread: _Thread | None) -> None:
     connection.close()
 
 
-def connect(address: str | None = None, *, timeout: float = 5.0) -> Host:
+def connect(address: str | None = None, *, timeout: float = 5.0, idle: str | float | None = None) -> Host:
     """Attaches to a running host: this user's (``teal serve``), or the one at ``address`` (``host.address``).
 
-    The environment variable TEAL_HOST overrides the default address. Raises NotFound, VersionMismatch.
+    idle: longest time a call of this process spins for its answer before it sleeps ("50ms", or seconds). Without it
+    what the host and the model say ("200us"), and a call that is known to be longer sleeps through its middle. A caller
+    that spins all the way keeps a core busy, and comes back to warm caches: some 5 µs sooner. The environment variable
+    TEAL_HOST overrides the default address. Raises NotFound, VersionMismatch, InvalidArgument.
     """
     argument.optional(address, str, "$.address", "the address of a host, or None for this user's")
     if not argument.seconds(timeout, "$.timeout") > 0:
         raise InvalidArgument(f"{timeout}, expected more than 0 seconds", path="$.timeout")
-    return Host._attached(address, timeout)
+    return Host._attached(address, timeout, None if idle is None else nanoseconds(idle, "$.idle"))
