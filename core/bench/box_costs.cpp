@@ -156,7 +156,7 @@ SeriesCosts time_series(Yard& yard, const RunOrder& order, const std::string& fi
     };
     const auto rest = [&] {
         for (std::uint64_t waited = 0; !at_rest(); waited += look_ns) {
-            if (waited > patience_ns) throw Error(Code::deadline_exceeded, "the boxes of judged runs have not ended");
+            if (waited > patience_ns) throw Error(Code::internal_error, "the boxes of judged runs have not ended");
             pause_for(look_ns);
         }
     };

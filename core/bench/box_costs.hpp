@@ -39,7 +39,7 @@ struct SeriesCosts {
     std::uint64_t judged = 0, spawned = 0;
     std::vector<std::uint32_t> judged_time;         // what each record says that the program took
 };
-// Throws as time_runs() does, and deadline_exceeded when boxes do not end.
+// Throws as time_runs() does, and internal_error when boxes do not end.
 SeriesCosts time_series(Yard& yard, const RunOrder& order, const std::string& file, std::uint32_t tries);
 
 }  // namespace teal::box

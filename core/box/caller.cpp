@@ -24,6 +24,7 @@ constexpr std::uint64_t nap_ns = 50'000'000;
 constexpr unsigned most_naps_beyond = 20;
 constexpr std::uint64_t slack_ns = 2'000'000'000;      // beyond the session's bound for a call: then the yard does not do its work
 constexpr std::uint64_t heart_ns = 3'000'000'000;      // a yard that has not looked for so long is asked after
+constexpr std::uint64_t awake_ns = 1'000'000'000;      // of these we have to be awake: the machine itself may have been asleep
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 
@@ -129,12 +130,25 @@ Answer Caller::poll() noexcept {
     return answer;
 }
 
+// Has the yard not looked for too long? A machine that slept makes everybody late at once, and whoever wakes first must not blame the others: each
+// look counts for two naps at most.
+bool Caller::silent(std::uint64_t now) noexcept {
+    const std::uint64_t alive = fate_->alive_ns.load(std::memory_order_relaxed);
+    if (alive != alive_seen_) {
+        alive_seen_ = alive;
+        silent_ns_ = 0;
+    } else if (looked_ns_ != 0 && now > looked_ns_) {
+        silent_ns_ += std::min(now - looked_ns_, 2 * nap_ns);
+    }
+    looked_ns_ = now;
+    return alive != 0 && now > alive && now - alive > heart_ns && silent_ns_ >= awake_ns;
+}
+
 // What is looked at between naps: has the yard gone without a word?
 Answer Caller::look(std::uint64_t now) noexcept {
     Answer answer = poll();
     if (answer.outcome != Outcome::pending) return answer;
-    const std::uint64_t alive = fate_->alive_ns.load(std::memory_order_relaxed);
-    const bool silent = alive != 0 && now > alive && now - alive > heart_ns;
+    const bool silent = this->silent(now);
     const bool gone = silent && ::kill(static_cast<pid_t>(facts_.box_pid), 0) != 0 && errno == ESRCH;
     const bool forgotten = facts_.call_limit_ns != 0 && now - asked_ns_ > facts_.call_limit_ns + slack_ns && silent;
     if (gone || forgotten) {

@@ -75,12 +75,15 @@ public:
 
 private:
     Answer look(std::uint64_t now) noexcept;
+    bool silent(std::uint64_t now) noexcept;
     ControlPage* page_ = nullptr;
     const FatePage* fate_ = nullptr;
     SessionFacts facts_;
     std::uint64_t seq_ = 0;       // of the last ask
     std::uint64_t asked_ns_ = 0;  // when, roughly; 0: wait() has not looked yet
     std::uint64_t spin_ns_ = 200'000;
+    // What the yard's heart said at the last look, when that was, and for how long it has been silent while this thread was awake.
+    std::uint64_t alive_seen_ = 0, looked_ns_ = 0, silent_ns_ = 0;
     bool in_flight_ = false;
     int bell_ = -1;
 };

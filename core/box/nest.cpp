@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +25,7 @@ constexpr std::uint64_t fuse_tick_ns = 4'000'000;    // less than the slack of a
 constexpr std::uint64_t fuse_rest_ns = 200'000'000;  // for so long after a run it goes on looking: the next one need not wake it
 constexpr std::uint64_t restart_ns = 200'000'000;    // a zygote that dies sooner than that is not replaced sooner
 constexpr std::uint64_t least_tick_ns = 1'000'000;
+constexpr std::uint64_t asleep_ns = 200'000'000;    // who has not looked for so long was asleep with the whole machine: that is nobody's time
 constexpr std::uint64_t quiet_slack_ns = 50'000'000;   // for waking up, and the way to sleep
 constexpr std::uint64_t witness_ns = 500'000'000;   // how long an ended box may go unreported
 
@@ -63,6 +65,13 @@ std::shared_ptr<const BoxMemory> read_memory(std::uint32_t pid) {
     }
     std::fclose(file);
     return memory;
+}
+
+// How long the machine slept since the look before, when looks are `period` apart; 0: it did not, or there was none.
+std::uint64_t slept(std::uint64_t& before, std::uint64_t now, std::uint64_t period) noexcept {
+    const std::uint64_t gap = before != 0 && now > before ? now - before : 0;
+    before = now;
+    return gap > std::max(asleep_ns, 4 * period) ? gap : 0;
 }
 
 std::uint64_t cpu_ns(std::int32_t clock) noexcept {
@@ -271,7 +280,9 @@ void Yard::State::tick(std::uint64_t now) noexcept {
         open.reserve(sessions.size());
         for (const auto& [inner, session] : sessions) open.push_back(session);
     }
+    const std::uint64_t asleep = slept(ticked_ns, now, options.tick_ns);
     for (const auto& session : open) {
+        if (session->since_ns != 0) session->since_ns += asleep;
         session->fate->alive_ns.store(now, std::memory_order_relaxed);
         // Direct calls have counters of their own; a call is open while either pair differs, and is another one when anything was answered.
         const ControlPage& page = *session->page;
@@ -302,7 +313,10 @@ void Yard::State::tick(std::uint64_t now) noexcept {
 
 std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     const std::lock_guard lock(mutex);
+    const std::uint64_t asleep = slept(burned_ns, now, fuse_tick_ns);
+    if (fuses.empty()) burned_ns = 0;
     for (const auto& fuse : fuses) {
+        fuse->wall_end += asleep;
         if (fuse->blown.load(std::memory_order_relaxed) || (cpu_ns(fuse->clock) < fuse->cpu_end && now < fuse->wall_end)) continue;
         fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
         kill_process(fuse->pidfd, fuse->pid);

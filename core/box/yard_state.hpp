@@ -104,6 +104,7 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     std::map<std::int32_t, std::shared_ptr<Session::State>> sessions;
     std::vector<std::shared_ptr<Fuse>> fuses;
     std::vector<Spare> spent;       // boxes of runs that are over: closing their descriptors takes longer than a run may wait
+    std::uint64_t ticked_ns = 0, burned_ns = 0;   // when its thread last looked at sessions, at fuses; 0: not yet, or there were none. That thread only
     std::uint64_t looks_until = 0;  // the thread looks at fuses until then without being told of new ones
     std::shared_ptr<const BoxMemory> memory;    // what every box has mapped before it becomes something; null: not looked at yet
     std::uint64_t next_id = 1;

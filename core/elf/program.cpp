@@ -90,7 +90,7 @@ private:
 
     void read_head() {
         if (file_.size() < EI_NIDENT || std::memcmp(file_.data(), ELFMAG, SELFMAG) != 0)
-            throw Error(Code::invalid_argument, name_ + ": no ELF file: it does not begin with 7f 45 4c 46");
+            throw Error(Code::invalid_argument, name_ + ": no ELF file: it does not begin with 7f 45 4c 46; `teal duck cc` makes one");
         const auto ident = [this](std::size_t i) { return std::to_integer<unsigned>(file_[i]); };
         const unsigned elf_class = ident(EI_CLASS);
         if (elf_class != ELFCLASS64 && elf_class != ELFCLASS32)

@@ -164,6 +164,32 @@ void a_closed_yard_says_so(const Loaded& actor) {
     CHECK(refused);
 }
 
+// All of this process sleeps, as with a machine that was suspended: longer than callers take for the end of a yard, and longer than a call
+// may last. Whoever wakes first blames nobody.
+void a_sleep_is_nobodys_end(const Loaded& actor) {
+    Yard yard(yard_options());
+    SessionOrder order = order_of(actor);
+    order.call_limit_ns = 400'000'000;
+    Opened opened = open(yard, order);
+    const std::uint64_t loops[1] = {act_loop};
+    CHECK_EQ(opened.caller->submit(loops, sizeof loops), Outcome::pending);
+    const pid_t sleeper = ::getpid(), alarm = ::fork();
+    if (alarm == 0) {
+        ::usleep(100'000);
+        ::kill(sleeper, SIGSTOP);
+        ::usleep(3'400'000);
+        ::kill(sleeper, SIGCONT);
+        ::_exit(0);
+    }
+    const Answer answer = opened.caller->wait();
+    CHECK_EQ(answer.outcome, Outcome::ended);
+    CHECK_EQ(answer.ending.fate, Fate::overdue);
+    while (::waitpid(alarm, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    Opened next = open(yard, order_of(actor));
+    CHECK(answers(next));
+}
+
 }  // namespace
 
 int main() {
@@ -175,6 +201,7 @@ int main() {
     a_killed_box_is_replaced(actor);
     a_killed_zygote_is_replaced(actor);
     a_forked_child_harms_nothing(actor);
+    a_sleep_is_nobodys_end(actor);
     CHECK_EQ(open_descriptors(), descriptors);
     CHECK_EQ(mapped_memfds(), memfds);
     CHECK(in_time([] { return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD; }));

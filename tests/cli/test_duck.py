@@ -78,6 +78,15 @@ def test_run_makes_a_duck_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(missing.exception, teal.NotFound)
 
 
+def test_the_environment_names_a_duck(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAL_DUCK", name)
+    assert typed("duck", "run", PROGRAM, stdin=b"e named").stdout_bytes == b"e named"
+    with teal.duck.Server(None, cache=False, memory=1 << 30, listen="127.0.0.1:0") as server:
+        monkeypatch.setenv("TEAL_DUCK", str(server.listening))
+        with teal.Duck() as duck:
+            assert duck.address == server.listening
+
+
 def test_what_programs_do_is_an_error(name: str) -> None:
     with pytest.raises(teal.PeerDied, match="SIGSEGV"):
         CliRunner().invoke(group, ["duck", "run", str(PROGRAM), "--duck", name], input=b"x", catch_exceptions=False)
@@ -153,3 +162,17 @@ def test_judge(name: str, tmp_path: Path) -> None:
 def test_a_lazy_group_knows_its_commands() -> None:
     assert isinstance(duck_group.command, click.Group)
     assert typed("duck", "nonsense").exit_code == 2
+
+
+def test_a_judged_program_that_cannot_be_loaded_is_named(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/sh\n")
+    result = typed("judge", script, "--duck", name)
+    assert isinstance(result.exception, teal.InvalidArgument)
+    assert str(result.exception).startswith("script.sh: no ELF file")
+
+
+def test_counters_are_drawn_as_lines(name: str) -> None:
+    lines = typed("duck", "stat", "--duck", name).output.splitlines()
+    assert not [line for line in lines if "{" in line]
+    assert any(line.startswith("    boxes_made") for line in lines)

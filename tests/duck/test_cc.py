@@ -248,3 +248,19 @@ def test_rust(folder: Path, duck: teal.Duck) -> None:
         histogram.map(data)
         counts = np.frombuffer(bytes(memoryview(histogram.call())), np.uint64)
         assert (counts == np.bincount(data, minlength=256)).all()
+
+
+@pytest.mark.skipif(rustc() is None, reason="no rustc here")
+def test_an_ordinary_program_in_rust_is_judged(folder: Path, duck: teal.Duck) -> None:
+    """Rust's runtime looks at its three descriptors before main(), and aborts when it cannot."""
+    source = folder / "add.rs"
+    source.write_text("""use std::io::Read;
+fn main() {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).unwrap();
+    println!("{}", text.split_whitespace().map(|word| word.parse::<i64>().unwrap()).sum::<i64>());
+}
+""")
+    made = cc.compile_program(source, folder / "add.elf", abi="linux")
+    record = duck.judge(made.path, stdin=b"1 2 39", time="5s")
+    assert (record["status"], record["stdout"], record["stderr"]) == ("Run Finished", b"42\n", b"")

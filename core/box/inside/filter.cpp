@@ -48,7 +48,7 @@ constexpr int plain_calls[] = {
 constexpr int narrow_calls[] = {1 /* exit */, 252 /* exit_group */, 45 /* brk */, 91 /* munmap */, 243 /* set_thread_area */, 258 /* set_tid_address */,
     173 /* rt_sigreturn */, 174 /* rt_sigaction */, 175 /* rt_sigprocmask */, 20 /* getpid */, 224 /* gettid */, 265 /* clock_gettime */,
     403 /* clock_gettime64 */, 78 /* gettimeofday */, 13 /* time */, 122 /* uname */, 355 /* getrandom */, 311 /* set_robust_list */,
-    386 /* rseq */};
+    386 /* rseq */, 168 /* poll */};
 constexpr int narrow_read[] = {3 /* read */, 145 /* readv */};
 constexpr int narrow_write[] = {4 /* write */, 146 /* writev */};
 constexpr int narrow_mmap2 = 192, narrow_mprotect = 125, narrow_fstat64 = 197, narrow_madvise = 219;
@@ -214,6 +214,11 @@ void looks(Assembler& a, BoxKind kind) noexcept {
         a.give(SECCOMP_RET_ALLOW);
         a.end_call(block);
     } else {
+        // Programs in Rust look first whether the three descriptors are open, and abort if they cannot.
+#if defined(SYS_poll)
+        a.allow_number(SYS_poll);
+#endif
+        a.allow_number(SYS_ppoll);
         one_descriptor(a, SYS_read, 0, 0);
         one_descriptor(a, SYS_readv, 0, 0);
         one_descriptor(a, SYS_lseek, 0, 0);

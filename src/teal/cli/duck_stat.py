@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from teal.cli import draw, duck_options, options
@@ -23,10 +25,16 @@ def command(duck: str | None, key_file: str | None, tcp: bool, as_json: bool) ->
     if as_json:
         draw.emit(found)
         return
-    for name, value in found.items():
+    _draw(found)
+
+
+def _draw(numbers: dict[str, Any], indent: str = "") -> None:
+    width = 26 - len(indent)
+    for name, value in numbers.items():
         if isinstance(value, dict):
-            click.echo(f"{name}")
-            for key, number in value.items():
-                click.echo(draw.printable(f"  {key:24} {number}"))
-        elif value is not None:
-            click.echo(draw.printable(f"{name:26} {value}"))
+            click.echo(f"{indent}{name}")
+            _draw(value, indent + "  ")
+        elif isinstance(value, float):
+            click.echo(f"{indent}{name:{width}} {value:.3f}")
+        elif value not in (None, ""):
+            click.echo(draw.printable(f"{indent}{name:{width}} {value}"))

@@ -42,9 +42,9 @@ class Blob:
 class Duck:
     """A connection to a duck. Thread-safe; a context manager.
 
-    ``address``: None for this user's duck on this machine, a name (`teal duck serve --name`), "@abstract" or a path; or
-    "HOST:PORT" of one elsewhere, with its ``key`` (64 hexadecimal digits) or ``key_file``. ``tcp``: over TCP
-    instead of UDP. ``timeout``: seconds that connecting may take.
+    ``address``: a name (`teal duck serve --name`), "@abstract" or a path, for this user's ducks on this machine; or
+    "HOST:PORT" of one elsewhere, with its ``key`` (64 hexadecimal digits) or ``key_file``; None: $TEAL_DUCK, or else
+    this user's duck. ``tcp``: over TCP instead of UDP. ``timeout``: seconds that connecting may take.
     Raises NotFound (nobody there), InvalidArgument (key), VersionMismatch, PeerDied.
     """
 
@@ -59,6 +59,7 @@ class Duck:
     ) -> None:
         if key is not None and key_file is not None:
             raise InvalidArgument("key and key_file are given; one is enough", path="$.key_file")
+        address = address or os.environ.get("TEAL_DUCK") or None
         self._pid = os.getpid()
         self._segments = Segments()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -232,7 +233,7 @@ class Duck:
         ``stdin``: bytes or a path. ``abi``: linux (an ordinary static program) or duckinfo. What the program does, or
         fails to do, is in the record's status. Raises NotFound, InvalidArgument, QuotaExceeded, PeerDied.
         """
-        blob, _ = self._program(program)
+        blob, called = self._program(program)
         try:
             self._link.put("programs", blob)
         finally:
@@ -247,7 +248,10 @@ class Duck:
             _size(output, 1, 1 << 25, "$.output"),
             abi,
         )
-        found: dict[str, Any] = self._link.ask(order, timeout=30.0 + limit / 1e9 * 3)
+        try:
+            found: dict[str, Any] = self._link.ask(order, timeout=30.0 + limit / 1e9 * 3)
+        except InvalidArgument as error:  # the duck knows the program by its digest only
+            raise InvalidArgument(str(error).replace(f"program {blob.digest[:16]}", called)) from None
         return found
 
     # ---- questions ---------------------------------------------------------------------------------------------------
@@ -312,7 +316,7 @@ def _is_far(address: str | None) -> bool:
 
 def _near_address(address: str | None) -> str:
     if address is None:
-        return os.environ.get("TEAL_DUCK") or default_address()
+        return default_address()
     return address if address.startswith("@") or "/" in address else default_address(address)
 
 

@@ -60,7 +60,7 @@ def selftest(server: Server) -> list[Result]:
                 results.append(_ran(f"{sandbox}: {name}", duck, sandbox, test))
     for kind, yard in server.yards.there().items():
         for name, used, detail in yard.report():
-            if not used and "not needed" not in detail:
+            if not used and not detail.startswith(("not needed", "not used")):
                 results.append(Result(f"guard of {kind}: {name}", "CAUTION", detail, _GUARD_FIXES.get(name, "")))
     for cache in (server.programs.numbers(), server.data.numbers()):
         if cache.note:
@@ -179,6 +179,8 @@ _TESTS: dict[str, Callable[[Opener], str]] = {
 
 def _kvm(why: str) -> Result:
     fix = "modprobe kvm_amd || modprobe kvm_intel"
-    if os.path.exists("/dev/kvm") and not os.access("/dev/kvm", os.R_OK | os.W_OK):
+    if "TEAL_KVM_DEVICE" in os.environ:
+        fix = "unset TEAL_KVM_DEVICE"
+    elif os.path.exists("/dev/kvm") and not os.access("/dev/kvm", os.R_OK | os.W_OK):
         fix = "usermod -aG kvm $USER, and log in again"
     return Result("kvm", "CAUTION", f"no guests here, programs run in processes: {why}", fix)

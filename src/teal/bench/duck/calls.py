@@ -7,10 +7,11 @@ from array import array
 from contextlib import ExitStack
 
 from teal import _core
-from teal.bench.lanes import Entry, Times, estimate
+from teal.bench.lanes import Entry, LaneError, Times, estimate
 from teal.bench.report import Promise
 from teal.bench.rivals import work
 
+from . import limit
 from .stage import Stage
 from .yard import Yard
 
@@ -70,4 +71,24 @@ def _cores(stage: Stage) -> None:
         rate = plan.weights / statistics.median(measured.all())
         stage.report.add_times(row, group, measured, f"{rate:.1f} GB/s")
     ratios = estimate([a / b for a, b in zip(times["1 core"].medians_us(), times["2 cores"].medians_us(), strict=True)])
-    stage.report.judge("duck.multicore.speedup", ratios.value, se=ratios.se, note=group)
+    bare = _limits(stage, group)
+    note = "; the same loop in plain threads: " + ", ".join(f"{memory} {value:.2f}" for memory, value in bare.items())
+    stage.report.judge("duck.multicore.speedup", ratios.value, se=ratios.se, note=group + (note if bare else ""))
+
+
+def _limits(stage: Stage, group: str) -> dict[str, float]:
+    """What two plain threads win over one, by the memory that they read; a row for each number of cores."""
+    found, plan = {}, stage.plan
+    for memory, what in limit.MEMORIES.items():
+        stage.say(f"plain threads, {memory}")
+        cores = (stage.cores.client, stage.cores.worker)
+        try:
+            bare = limit.measure(stage.programs["limit"], memory, plan.weights, COLUMNS, plan.large, cores)
+        except LaneError as error:
+            stage.report.absent(f"plain threads, {memory}", group, str(error))
+            continue
+        for count, taken in ((1, bare.one), (2, bare.two)):
+            rate = plan.weights / statistics.median(taken)
+            stage.report.add(f"plain threads, {memory}, {count}", group, taken, f"{what}; {rate:.1f} GB/s")
+        found[memory] = bare.speedup
+    return found

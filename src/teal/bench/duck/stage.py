@@ -62,6 +62,7 @@ class Stage:
                 "gemv": self.compiled("gemv.c"),
                 "nothing": self.compiled("nothing.c", abi="linux"),
                 "bare": self.compiled("bare.c", "", "-nostdlib", abi="linux"),
+                "limit": self.compiled("limit.c", "", "-pthread", abi="linux"),
             }
             self._stack = self._stack.pop_all()
         return self
