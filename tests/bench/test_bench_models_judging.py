@@ -16,7 +16,7 @@ from teal.bench.lanes import Times
 from teal.bench.models import client, judging, kept, resident, standard, updating
 from teal.bench.models.entrant import Contest, Tuned
 from teal.bench.models.promises import PROMISES
-from teal.bench.models.stage import QUICK
+from teal.bench.models.stage import FULL, QUICK
 from teal.bench.report import Report
 from teal.bench.rivals import zoo
 from teal.cli.bench import command
@@ -170,3 +170,11 @@ def test_the_command_lists_and_refuses() -> None:
     done = CliRunner().invoke(command, ["models", "--models", "resnet51"])
     assert done.exit_code == 2
     assert "'resnet51', expected some of mlp, " in done.stderr
+
+
+def test_slow_contests_have_fewer_blocks() -> None:
+    """Of a model whose calls take seconds (large batches, JSON) one call a block and three blocks; of others all."""
+    assert [FULL.calls(seconds) for seconds in (1e-5, 0.01, 0.5, 2.0)] == [300, 30, 2, 1]
+    assert FULL.blocks_of([0.001, 0.05, 0.2]) == FULL.blocks
+    assert FULL.blocks_of([5.0, 3.0]) == 9
+    assert FULL.blocks_of([20.0, 30.0]) == 3

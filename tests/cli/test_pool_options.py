@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import teal
 from teal.cli.pools import pools
 
 Serve = Callable[..., Any]
@@ -40,6 +41,27 @@ def test_a_host_with_two_pools(serve: Serve, typed: Typed) -> None:
         "echo": ("fast", 1), "more": ("fast", 0), "sum": ("default", 1),
     }  # fmt: skip
     assert "fast/echo" in typed(["stat", *at]).out
+
+
+def test_a_pool_that_helps(serve: Serve, typed: Typed) -> None:
+    host = serve("--pool", "bulk:helps=default", "--load", "wait=builtin:sleep")
+    with teal.connect(host.ready["address"]) as attached:
+        model = attached.model("wait")
+        for future in [model.submit(5_000) for _ in range(20)]:
+            future.result()
+    seen = typed(["stat", "--json", "--host", host.name]).json
+    assert [(pool["name"], pool["helps"]) for pool in seen["pools"]] == [("default", []), ("bulk", ["default"])]
+    default, bulk = seen["pools"]
+    assert default["stolen"] == bulk["helped"] > 0
+    assert sorted((w["pool"], w["lent_by"] or "") for w in seen["workers"]) == [
+        ("bulk", ""),
+        ("default", ""),
+        ("default", "bulk"),
+    ]
+    out = typed(["stat", "--host", host.name]).out
+    assert "default (lent by bulk)" in out
+    assert f"pool default: {default['stolen']} requests were run by other pools that help it" in out
+    assert pools(("bulk:helps=default+other",)) == {"bulk": {"helps": ["default", "other"]}}
 
 
 def test_what_is_typed() -> None:

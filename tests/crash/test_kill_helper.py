@@ -59,7 +59,7 @@ def test_killed_at_random(
     thread.start()
     try:
         with watching(host.address, may_fail=died) as witness:
-            for _ in range(rounds(15)):
+            for _ in range(rounds(8)):
                 time.sleep(dice.random() * 0.3)
                 if workers := list(everyone(attached)):
                     os.kill(dice.choice(workers), signal.SIGKILL)

@@ -23,7 +23,6 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "the lender is busy for a while": (
         {"requests": ((1, 2),), "long": LONG, "held": frozenset({2}), "sweeps": True}, 2,
     ),
-    "the own one comes back": ({"requests": ((1, 2),), "long": LONG, "sweeps": True}, 0),
 }  # fmt: skip
 
 BROKEN = {

@@ -108,11 +108,13 @@ def models(
     """Ordinary models from another process, beside PyTorch servers, PyTorch, torch.compile, onnxruntime and OpenVINO.
 
     Takes twenty minutes on two cores, which should be quiet, and longer the first time, when the models are made and
-    tuned. The form of the result is that of `teal bench call`.
+    tuned. The form of the result is that of `teal bench call`. All batches take hours: a model and batch at most some
+    four minutes, and --resume goes on with what is left.
 
     \b
     Examples:
       teal bench models
+      teal bench models --batches 1,2,4,8,16,32 --resume --json > models.json
       teal bench models --models mlp,resnet50 --batches 1,8 --json > models.json
     """
     from rich.console import Console

@@ -44,7 +44,8 @@ def run(stage: Stage, entry: zoo.Entry, batch: int, *, compiled: bool) -> Contes
         if not entries:
             raise LaneError("nobody runs it")
         turns = [turn(stage, each, seconds[each.row]) for each in entries]
-        contest.times = take_turns(turns, stage.plan.blocks, stage.say, SETTLE_S)
+        blocks = stage.plan.blocks_of(seconds.values())
+        contest.times = take_turns(turns, blocks, stage.say, SETTLE_S)
         for each in entries:
             stage.report.add_times(each.row, contest.group, contest.times[each.row], each.note)
         resident.after(stage, contest, entrants)
@@ -53,9 +54,7 @@ def run(stage: Stage, entry: zoo.Entry, batch: int, *, compiled: bool) -> Contes
 
 
 def turn(stage: Stage, each: Entrant, seconds: float) -> Entry:
-    plan = stage.plan
-    n = min(plan.most, max(plan.fewest, round(plan.block_seconds / max(seconds, 1e-6))))
-    return Entry(each.row, each.lane, each.variant, n, plan.warm)
+    return Entry(each.row, each.lane, each.variant, stage.plan.calls(seconds), stage.plan.warm)
 
 
 def checked(stage: Stage, contest: Contest, entrants: list[Entrant]) -> dict[str, float]:

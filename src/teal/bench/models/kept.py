@@ -26,7 +26,7 @@ from teal.bench.rivals import zoo
 from .entrant import Contest, Tuned
 from .stage import Stage
 
-HOURS = 6.0
+HOURS = 12.0
 LAYOUT = 1
 
 

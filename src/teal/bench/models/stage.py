@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,8 @@ NO_RIVALS = "not installed: run make bench-setup"
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured. A block of an entry has as many calls as fit `block_seconds`, within these limits."""
+    """How much is measured. A block of an entry has as many calls as fit `block_seconds`, within these limits; of a
+    model and batch whose blocks would take longer than `contest_seconds` there are fewer, at least FEWEST_BLOCKS."""
 
     blocks: int
     block_seconds: float
@@ -38,10 +39,21 @@ class Plan:
     rounds: int  # of switching
     update_seconds: float
     jitter_seconds: float
+    contest_seconds: float
+
+    def calls(self, seconds: float) -> int:
+        """In a block, of so many seconds each."""
+        return min(self.most, max(self.fewest if seconds < SLOW else 1, round(self.block_seconds / max(seconds, 1e-6))))
+
+    def blocks_of(self, seconds: Iterable[float]) -> int:
+        """Of entries whose calls take so long."""
+        block = sum(each * (self.calls(each) + self.warm) for each in seconds)
+        return min(self.blocks, max(FEWEST_BLOCKS, int(self.contest_seconds / max(block, 1e-6))))
 
 
-FULL = Plan(10, 0.3, 2, 300, 1, 3, 200, 40, 5.0, 1.0)
-QUICK = Plan(3, 0.1, 2, 100, 1, 1, 20, 10, 1.0, 0.2)
+FEWEST_BLOCKS, SLOW = 3, 1.0  # s: of slower calls one is enough
+FULL = Plan(10, 0.3, 2, 300, 1, 3, 200, 40, 5.0, 1.0, 150.0)
+QUICK = Plan(3, 0.1, 2, 100, 1, 1, 20, 10, 1.0, 0.2, 30.0)
 
 
 class Stage:
