@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
-ABI_VERSION: int = 5
+ABI_VERSION: int = 6
 
 def cpu_features() -> dict[str, Any]:
     """
@@ -1337,11 +1337,21 @@ class SimBug(enum.Enum):
 
     unheard = 5
 
+    kept = 6
+
+    both = 7
+
+    neither = 8
+
+    forgotten = 9
+
+    unended = 10
+
 class SimSpec:
     def __init__(self) -> None: ...
 
     @staticmethod
-    def any_run(seed: int) -> SimSpec:
+    def any_run(seed: int, agents: int = 1) -> SimSpec:
         """A short run of anything, by its seed."""
 
     @property
@@ -1349,6 +1359,12 @@ class SimSpec:
 
     @workers.setter
     def workers(self, arg: int, /) -> None: ...
+
+    @property
+    def agents(self) -> int: ...
+
+    @agents.setter
+    def agents(self, arg: int, /) -> None: ...
 
     @property
     def records(self) -> int: ...
@@ -1421,6 +1437,12 @@ class SimSpec:
 
     @max_wait_ns.setter
     def max_wait_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def quantum_ns(self) -> int: ...
+
+    @quantum_ns.setter
+    def quantum_ns(self, arg: int, /) -> None: ...
 
     @property
     def restart_ns(self) -> int: ...
@@ -1545,6 +1567,9 @@ class SimResult:
 
     @property
     def local(self) -> int: ...
+
+    @property
+    def taken_over(self) -> int: ...
 
     @property
     def virtual_ns(self) -> int: ...
