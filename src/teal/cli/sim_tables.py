@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from teal.sim import Result
 
 _PERCENTILES = (50.0, 99.0, 99.9)
-_PLAIN = ("preempted", "yielded", "reruns", "turned_away", "local", "taken_over", "refused", "rescans", "fallbacks", "upgrades")
+_PLAIN = ("preempted", "yielded", "reruns", "turned_away", "local", "taken_over", "refused", "rescans", "fallbacks",
+          "upgrades")  # fmt: skip
 
 
 def latencies(results: Sequence[Result]) -> Table:

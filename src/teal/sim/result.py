@@ -84,7 +84,8 @@ class Result:
         policy, seed: which run it was.
         types: by name.
         counters: arrived, done, cancelled, expired, turned_away; reruns after a worker's death; preempted, yielded;
-            local, that ran in the pool's own order; taken_over, by one of several agents from another; messages, decisions, refused decisions, moved to another worker;
+            local, that ran in the pool's own order; taken_over, by one of several agents from another; messages,
+            decisions, refused decisions, moved to another worker;
             rescans, fallbacks, upgrades, restarts of the agent; events of the simulation.
         met: how often each fault happened.
         violations: what may never happen: a request lost, run twice, or run after its end. The run ended there.
