@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from teal.bench import machine
 from teal.bench.lanes import LaneError
 from teal.bench.report import Report
-from teal.bench.wave import ablation, bench, costs, latency, loads, nets, plot, rocks, saturation
+from teal.bench.wave import ablation, bench, costs, foundation, latency, loads, nets, plot, rocks, saturation
 from teal.bench.wave.mode import Mode, inline, offloaded
 from teal.bench.wave.stage import Block, Cores, Plan, Stage, add_seat, loss, middle
 from teal.cli.bench import command
@@ -134,6 +134,19 @@ def test_bars_are_those_of_the_issue() -> None:
 
 def test_the_clock_is_taken_off_and_never_below_nothing() -> None:
     assert costs.without_clock([20, 50, 10], 20) == [0, 30, 0]
+
+
+def test_without_an_older_teal_it_is_said_what_to_do(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(foundation, "NAME", "no-such-environment")
+    foundation.measure(stage, None)
+    (bar,) = stage.report.bars
+    assert (bar.id, bar.value, bar.ok) == (foundation.BAR, None, None)
+    assert "make bench-foundation" in bar.note
+    assert "--foundation" in bar.note
+    with pytest.raises(LaneError, match="make bench-foundation"):
+        foundation.measure(stage, tmp_path)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
