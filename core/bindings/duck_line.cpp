@@ -318,6 +318,8 @@ void bind_duck_line(nb::module_& m) {
         .def_prop_ro("over", [](DuckLine& l) { return l.closed || l.line->over(); }, "The session is over, or its duck is gone.")
         .def_ro("generation", &DuckLine::generation)
         .def_ro("prepared_calls", &DuckLine::prepared_calls)
+        .def_prop_ro("direct_calls", [](const DuckLine& l) { return l.line->direct_calls(); }, "Calls that went straight to a box elsewhere, past its duck.")
+        .def_prop_ro("direct", [](const DuckLine& l) { return l.line->direct(); }, "The box elsewhere answers such calls.")
         .def_prop_ro("last_program_ns", [](const DuckLine& l) { return l.end.program_ns; });
     nb::class_<DuckCall>(m, "DuckCall", "A repeated call whose arguments are written in place.")
         .def("__call__", &DuckCall::run, nb::sig("def __call__(self) -> Tensor"))

@@ -40,6 +40,8 @@ public:
     [[nodiscard]] virtual bool over() = 0;          // the same, or the duck is gone; may cost a system call
     virtual void close() = 0;                       // of this side only
     [[nodiscard]] virtual bool near() const = 0;
+    [[nodiscard]] virtual std::uint64_t direct_calls() const { return 0; }   // straight to a box elsewhere
+    [[nodiscard]] virtual bool direct() const { return false; }              // the next one may go there
 
     std::uint64_t args_bytes = 0;
     std::uint64_t ob_bytes = 0;

@@ -1,7 +1,6 @@
 // The Python seam of ducks elsewhere: the network loop of a duck, and a client's connection to one.
 //
-// Theory of operation. A session that is called over the network has a BoxSink: a caller on the same control memory that a client on this machine
-// would map, used by the network loop's thread alone. Python sees events, and never a call.
+// Python sees events, and never a call.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -20,9 +19,12 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/duck_line.hpp"
+#include "bindings/duck_offer.hpp"
 #include "box/caller.hpp"
 #include "box/yard.hpp"
 #include "cpu/clock.hpp"
+#include "duck/box_sink.hpp"
+#include "duck/group.hpp"
 #include "duck/net.hpp"
 #include "duck/remote.hpp"
 
@@ -30,60 +32,6 @@ namespace teal {
 namespace {
 
 // ---- the duck's side -------------------------------------------------------------------------------------------------
-
-class BoxSink final : public duck::CallSink {
-public:
-    explicit BoxSink(std::shared_ptr<box::Session> session)
-        : session_(std::move(session)), caller_(session_->control_fd(), session_->fate_fd(), session_->facts()) {}
-
-    bool submit(const duck::Ask& ask, duck::Answer& refusal) noexcept override {
-        if (ask.op < 1 || ask.op > 3) return refuse(refusal, EINVAL);
-        switch (caller_.submit(ask.args.data(), ask.args.size(), static_cast<box::AskOp>(static_cast<std::uint16_t>(ask.op)))) {
-            case box::Outcome::busy: return refuse(refusal, EAGAIN);
-            case box::Outcome::too_long: return refuse(refusal, E2BIG);
-            case box::Outcome::ended:
-            case box::Outcome::lost: ended(refusal); return false;
-            default: return true;
-        }
-    }
-    bool poll(duck::Answer& answer) noexcept override {
-        box::Answer found = caller_.poll();
-        if (found.outcome == box::Outcome::pending) {
-            if ((++looks_ & 63U) != 0 || caller_.ending().fate == box::Fate::running) return false;
-            found = caller_.poll();  // it may have answered before it ended
-        }
-        if (found.outcome == box::Outcome::done) {
-            answer.outcome = duck::Outcome::ran;
-            answer.result = found.result;
-            const std::uint64_t took = found.done - found.began;  // ticks of the box's: for people only
-            answer.took_ns = static_cast<std::int64_t>(took) < 0 ? 0 : static_cast<std::uint64_t>(ticks_to_ns(took));
-            if (found.result > 0)
-                answer.bytes = {caller_.output(), std::min<std::uint64_t>(static_cast<std::uint64_t>(found.result), caller_.facts().ob_bytes)};
-            return true;
-        }
-        ended(answer);
-        return true;
-    }
-
-    [[nodiscard]] bool in_the_way() const noexcept override { return caller_.in_the_way(); }
-
-private:
-    static bool refuse(duck::Answer& answer, int error) noexcept {
-        answer.outcome = duck::Outcome::refused;
-        answer.result = error;
-        return false;
-    }
-    void ended(duck::Answer& answer) noexcept {
-        const box::Ending ending = caller_.ending();
-        const box::Fate fate = ending.fate == box::Fate::running ? box::Fate::lost : ending.fate;
-        answer.outcome = duck::Outcome::fate;
-        answer.result = static_cast<std::int64_t>(static_cast<std::uint64_t>(fate) << 32 | static_cast<std::uint32_t>(ending.detail));
-    }
-
-    std::shared_ptr<box::Session> session_;
-    box::Caller caller_;
-    std::uint32_t looks_ = 0;
-};
 
 std::vector<std::byte> bytes_of(nb::bytes bytes) {
     const auto* data = reinterpret_cast<const std::byte*>(bytes.c_str());
@@ -110,6 +58,8 @@ struct DuckNet {
 nb::object next_event(duck::Net& net) {
     duck::NetEvent event;
     if (!net.next_event(event)) return nb::none();
+    // What is held above is for the caches there to say: they drop some of it now and then.
+    if (event.id == 1 && (event.kind == duck::NetEventKind::blob || event.kind == duck::NetEventKind::checked)) net.forget(event.digest);
     return nb::make_tuple(static_cast<unsigned>(event.kind), event.connection, event.id, python_bytes(event.bytes), event.text,
                           nb::bytes(reinterpret_cast<const char*>(event.digest.data()), event.digest.size()), event.size, event.fd);
 }
@@ -136,12 +86,16 @@ nb::dict net_figures(const duck::Net& net) {
     found["packets_probed"] = f.packets_probed;
     found["hellos"] = f.hellos;
     found["hellos_refused"] = f.hellos_refused;
+    found["wrong_key"] = f.wrong_key;
     found["messages"] = f.messages;
     found["blobs_had"] = f.blobs_had;
     found["blobs_received"] = f.blobs_received;
     found["blobs_bad"] = f.blobs_bad;
     found["blob_bytes"] = f.blob_bytes;
+    found["group_bytes"] = f.group_bytes;
     found["sleeps"] = f.sleeps;
+    found["directs"] = f.directs;
+    found["directs_refused"] = f.directs_refused;
     return found;
 }
 
@@ -166,11 +120,12 @@ struct Mirror {
 
 class FarLine final : public Line {
 public:
-    FarLine(std::shared_ptr<duck::Remote> remote, std::uint32_t number, std::uint64_t most_args, std::uint64_t ob, std::string who)
+    FarLine(std::shared_ptr<duck::Remote> remote, std::uint32_t number, std::uint64_t most_args, std::uint64_t ob, std::string who,
+            std::unique_ptr<duck::DirectPath> path, std::uint16_t port, std::uint64_t id)
         : Line(std::move(who)), remote_(std::move(remote)), mirror_(std::make_shared<Mirror>(ob)), args_(most_args) {
         args_bytes = most_args;
         ob_bytes = ob;
-        session_ = remote_->session(number, {mirror_->base, ob}, mirror_);
+        session_ = remote_->session(number, {mirror_->base, ob}, mirror_, std::move(path), port, id);
     }
 
     std::byte* args() override { return args_.base; }
@@ -213,6 +168,8 @@ public:
     bool over() override { return over_ || !remote_->alive(); }
     void close() override { over_ = true; }
     [[nodiscard]] bool near() const override { return false; }
+    [[nodiscard]] std::uint64_t direct_calls() const override { return session_->direct_calls(); }
+    [[nodiscard]] bool direct() const override { return session_->direct(); }
 
 private:
     std::shared_ptr<duck::Remote> remote_;
@@ -223,6 +180,10 @@ private:
     bool over_ = false;
 };
 
+struct DuckPath {
+    std::unique_ptr<duck::DirectPath> path;
+};
+
 struct DuckRemote {
     std::shared_ptr<duck::Remote> remote;
     std::uint32_t forks = fork_generation.load(std::memory_order_relaxed);
@@ -231,32 +192,68 @@ struct DuckRemote {
     }
 };
 
+class PackedBytes {  // of an object with a buffer, as long as this lives
+public:
+    explicit PackedBytes(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+    }
+    ~PackedBytes() { PyBuffer_Release(&view_); }
+    PackedBytes(const PackedBytes&) = delete;
+    PackedBytes& operator=(const PackedBytes&) = delete;
+    [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)}; }
+
+private:
+    Py_buffer view_{};
+};
+
 std::uint64_t put(DuckRemote& r, nb::bytes digest, nb::handle object, std::uint64_t timeout_ns) {
     check_not_forked(r.forks);
     const duck::BlobDigest name = digest_of(digest);
-    Py_buffer view{};
-    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
-    struct Release {
-        Py_buffer* view;
-        ~Release() { PyBuffer_Release(view); }
-    } release_view{&view};
+    const PackedBytes data(object);
     const nb::gil_scoped_release release;
-    return r.remote->put(name, {static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len)}, timeout_ns).sent_bytes;
+    return r.remote->put(name, data.bytes(), timeout_ns).sent_bytes;
+}
+
+nb::tuple put_group(const std::vector<DuckRemote*>& ducks, nb::bytes digest, nb::handle object, const std::string& group, const std::string& interface,
+                    std::uint64_t bytes_per_second, std::size_t datagram_bytes, std::uint64_t timeout_ns) {
+    std::vector<std::shared_ptr<duck::Remote>> remotes;
+    for (const DuckRemote* each : ducks) {
+        check_not_forked(each->forks);
+        remotes.push_back(each->remote);
+    }
+    const duck::BlobDigest name = digest_of(digest);
+    const PackedBytes data(object);
+    duck::GroupPut put;
+    {
+        const nb::gil_scoped_release release;
+        put = duck::put_group(remotes, name, data.bytes(), {group, interface, bytes_per_second, datagram_bytes, timeout_ns, {}});
+    }
+    nb::list sent;
+    for (const duck::PutResult& each : put.ducks) sent.append(each.sent_bytes);
+    return nb::make_tuple(put.group_bytes, sent);
 }
 
 }  // namespace
 
 void bind_duck_net(nb::module_& m) {
+    nb::class_<DuckOffer>(m, "DuckOffer", "A socket for direct calls, and their keys.")
+        .def_prop_ro("refused", [](const DuckOffer& o) { return o.offer.refused; }, "Why there is none; empty: there is one.")
+        .def_prop_ro("port", [](const DuckOffer& o) { return o.offer.port; })
+        .def_prop_ro("id", [](const DuckOffer& o) { return o.offer.id; })
+        .def_prop_ro("sealed", [](const DuckOffer& o) { return o.offer.cipher != duck::Cipher::none; });
+    nb::class_<DuckPath>(m, "DuckPath", "A client's end of direct calls, before its session is open.")
+        .def_prop_ro("port", [](const DuckPath& p) { return p.path ? p.path->port() : std::uint16_t{0}; }, "0: it was used.");
     nb::class_<DuckNet>(m, "DuckNet", "The network loop of a duck: a thread with all sockets. After close() every use raises Closed.")
-        .def("__init__", [](DuckNet* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes) {
+        .def("__init__", [](DuckNet* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes, const std::string& multicast) {
             duck::NetOptions options;
             options.udp = udp;
             options.tcp = tcp;
             options.key = bytes_of(key);
             options.idle_ns = idle_ns;
             options.most_blob_bytes = options.blob_budget_bytes = blob_bytes;
+            options.group_interface = multicast;
             new (self) DuckNet{std::make_shared<duck::Net>(options)};
-        }, nb::arg("udp"), nb::arg("tcp"), nb::arg("key"), nb::arg("idle_ns"), nb::arg("blob_bytes"))
+        }, nb::arg("udp"), nb::arg("tcp"), nb::arg("key"), nb::arg("idle_ns"), nb::arg("blob_bytes"), nb::arg("multicast") = "")
         .def("start", [](const DuckNet& n) { n.use()->start(); })
         .def("close", [](DuckNet& n) {
             std::shared_ptr<duck::Net> net = std::move(n.net);
@@ -269,7 +266,7 @@ void bind_duck_net(nb::module_& m) {
         .def_prop_ro("event_fd", [](const DuckNet& n) { return n.use()->event_fd(); })
         .def("next_event", [](const DuckNet& n) { return next_event(*n.use()); },
              nb::sig("def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None"),
-             "(kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)")
+             "(kind: 1 opened, 2 lost, 3 message, 4 blob, 5 checked, 6 wrong_key; connection, id, bytes, text, SHA-256, size, descriptor)")
         .def("reply", [](const DuckNet& n, std::uint64_t connection, std::uint64_t id, nb::bytes bytes) {
             n.use()->reply(connection, id, {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()});
         }, nb::arg("connection"), nb::arg("id"), nb::arg("data"))
@@ -277,16 +274,26 @@ void bind_duck_net(nb::module_& m) {
             const auto net = n.use();
             const nb::gil_scoped_release release;
             duck::SessionLimits limits;
-            limits.args_bytes = session->facts().args_bytes;
+            limits.args_bytes = session->facts().args_bytes + sizeof(std::uint64_t);   // and a number; the box's caller has the last word
             limits.result_bytes = session->facts().ob_bytes;
-            return net->attach(connection, std::make_shared<BoxSink>(std::move(session)), limits);
+            return net->attach(connection, std::make_shared<duck::BoxSink>(std::move(session)), limits);
         }, nb::arg("connection"), nb::arg("box"))
+        .def("direct", [](const DuckNet& n, std::uint64_t connection, std::uint16_t port) {
+            const auto net = n.use();
+            const nb::gil_scoped_release release;
+            return std::make_shared<DuckOffer>(net->direct(connection, port));
+        }, nb::arg("connection"), nb::arg("port"), "A socket for the box of that client's next session, which answers it at that port of the client's.")
         .def("detach", [](const DuckNet& n, std::uint32_t session) {
             const auto net = n.net;
             const nb::gil_scoped_release release;
             if (net) net->detach(session);
         }, nb::arg("session"))
         .def("figures", [](const DuckNet& n) { return net_figures(*n.use()); }, nb::sig("def figures(self) -> dict[str, int]"));
+    m.def("duck_put_group", &put_group, nb::arg("ducks"), nb::arg("sha256"), nb::arg("data"), nb::arg("group"), nb::arg("interface"), nb::arg("bytes_per_second"),
+          nb::arg("datagram_bytes"), nb::arg("timeout_ns"),
+          nb::sig("def duck_put_group(ducks: typing.Sequence[DuckRemote], sha256: bytes, data: typing.Any, group: str, interface: str, bytes_per_second: int, "
+                  "datagram_bytes: int, timeout_ns: int) -> tuple[int, list[int]]"),
+          "Sends a blob to several ducks by multicast, then to each what it lacks. Returns the bytes of both. Raises as put() does.");
     nb::class_<DuckRemote>(m, "DuckRemote", "A client's connection to a duck elsewhere.")
         .def("__init__", [](DuckRemote* self, const std::string& address, nb::bytes key, bool tcp, std::uint64_t connect_ns) {
             duck::RemoteOptions options;
@@ -308,11 +315,18 @@ void bind_duck_net(nb::module_& m) {
         }, nb::arg("message"), nb::arg("timeout_ns"))
         .def("put", &put, nb::arg("sha256"), nb::arg("data"), nb::arg("timeout_ns"), nb::sig("def put(self, sha256: bytes, data: typing.Any, timeout_ns: int) -> int"),
              "Sends a blob. Returns the bytes that were sent: 0 when the duck had it.")
-        .def("line", [](DuckRemote& r, std::uint32_t number, std::uint64_t args_bytes, std::uint64_t ob_bytes, const std::string& who) {
+        .def("direct", [](DuckRemote& r) -> std::shared_ptr<DuckPath> {
             check_not_forked(r.forks);
-            return duck_line(std::make_shared<FarLine>(r.remote, number, args_bytes, ob_bytes, who));
-        }, nb::arg("session"), nb::arg("args_bytes"), nb::arg("ob_bytes"), nb::arg("who"),
-           nb::sig("def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine"))
+            auto path = r.remote->direct();
+            return path ? std::make_shared<DuckPath>(std::move(path)) : nullptr;
+        }, nb::sig("def direct(self) -> DuckPath | None"), "A path for direct calls of the next session; over TCP there is none.")
+        .def("line", [](DuckRemote& r, std::uint32_t number, std::uint64_t args_bytes, std::uint64_t ob_bytes, const std::string& who, DuckPath* path,
+                        std::uint16_t port, std::uint64_t id) {
+            check_not_forked(r.forks);
+            return duck_line(std::make_shared<FarLine>(r.remote, number, args_bytes, ob_bytes, who, path != nullptr ? std::move(path->path) : nullptr, port, id));
+        }, nb::arg("session"), nb::arg("args_bytes"), nb::arg("ob_bytes"), nb::arg("who"), nb::arg("path").none() = nb::none(), nb::arg("port") = 0, nb::arg("id") = 0,
+           nb::sig("def line(self, session: int, args_bytes: int, ob_bytes: int, who: str, path: DuckPath | None = None, port: int = 0, id: int = 0) -> DuckLine"),
+           "Calls of a session. path: of direct(), used up; port, id: of the duck's offer.")
         .def("ping", [](DuckRemote& r, std::uint64_t timeout_ns) {
             check_not_forked(r.forks);
             const nb::gil_scoped_release release;
@@ -345,6 +359,12 @@ void bind_duck_net(nb::module_& m) {
             found["window_bytes"] = f.window_bytes;
             found["blob_bytes_sent"] = f.blob_bytes_sent;
             found["blobs_had"] = f.blobs_had;
+            found["direct_calls"] = f.direct_calls;
+            found["direct_again"] = f.direct_again;
+            found["direct_moved"] = f.direct_moved;
+            found["direct_long"] = f.direct_long;
+            found["direct_passed"] = f.direct_passed;
+            found["direct_dropped"] = f.direct_dropped;
             return found;
         }, nb::sig("def figures(self) -> dict[str, int]"));
 }

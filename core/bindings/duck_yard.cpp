@@ -19,8 +19,10 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/duck_image.hpp"
+#include "bindings/duck_offer.hpp"
 #include "box/duckinfo.hpp"
 #include "box/image.hpp"
+#include "box/inline.hpp"
 #include "box/yard.hpp"
 #include "elf/place.hpp"
 #include "elf/program.hpp"
@@ -138,7 +140,7 @@ std::shared_ptr<DuckProgram> read(int fd, std::uint64_t bytes, const std::string
     return program;
 }
 
-std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
+box::SessionOrder session_order(const nb::dict& asked) {
     box::SessionOrder order;
     const auto number = [&](const char* name) { return nb::cast<std::uint64_t>(asked[name]); };
     order.cores = static_cast<std::uint32_t>(number("cores"));
@@ -150,9 +152,22 @@ std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckPr
     order.idle_ns = number("idle_ns");
     order.start_limit_ns = number("start_limit_ns");
     order.call_limit_ns = number("call_limit_ns");
+    return order;
+}
+
+std::shared_ptr<box::Session> open(box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked, const DuckOffer* offer) {
+    box::SessionOrder order = session_order(asked);
+    if (offer != nullptr) order.direct = {offer->offer.fd, offer->offer.id, static_cast<std::uint32_t>(offer->offer.cipher), offer->offer.keys};
     const nb::gil_scoped_release release;
     order.image = resident_image(*program);
     return yard.open(order);
+}
+
+std::shared_ptr<box::Session> open_here(const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
+    box::SessionOrder order = session_order(asked);
+    const nb::gil_scoped_release release;
+    order.image = resident_image(*program);
+    return box::open_inline(order);
 }
 
 box::DuckInfoOrder duckinfo_order(const nb::dict& asked) {
@@ -199,6 +214,7 @@ void bind_duck_yard(nb::module_& m) {
         .def_prop_ro("control_fd", &box::Session::control_fd)
         .def_prop_ro("fate_fd", &box::Session::fate_fd)
         .def_prop_ro("ended_fd", &box::Session::ended_fd)
+        .def_prop_ro("direct_calls", &box::Session::direct_calls, "Calls that came straight from a client elsewhere, as the box says.")
         .def_prop_ro("ending", [](const box::Session& s) {
             const box::Ending ending = s.ending();
             return nb::make_tuple(static_cast<unsigned>(ending.fate), ending.detail, box::fate_name(ending.fate));
@@ -214,6 +230,8 @@ void bind_duck_yard(nb::module_& m) {
             std::string text = s.log(from, most);
             return nb::make_tuple(nb::bytes(text.data(), text.size()), from);
         }, nb::arg("start"), nb::arg("most"), nb::sig("def log(self, start: int, most: int) -> tuple[bytes, int]"), "(bytes, position of the first)");
+    m.def("open_inline", &open_here, nb::arg("program"), nb::arg("order"),
+          nb::sig("def open_inline(program: DuckProgram, order: dict[str, typing.Any]) -> DuckBox"), "A session in this very process, without a sandbox; one at a time.");
     nb::class_<box::Yard>(m, "DuckYard", "Makes boxes, watches them, ends them.")
         .def("__init__", [](box::Yard* self, const std::string& program, std::uint32_t spares, std::uint32_t judge_spares, bool namespaces, bool demand_seccomp) {
             box::YardOptions options;
@@ -225,7 +243,9 @@ void bind_duck_yard(nb::module_& m) {
             const nb::gil_scoped_release release;
             new (self) box::Yard(options);
         }, nb::arg("program"), nb::arg("spares") = 1, nb::arg("judge_spares") = 1, nb::arg("namespaces") = true, nb::arg("demand_seccomp") = true)
-        .def("open", &open, nb::arg("program"), nb::arg("order"), nb::sig("def open(self, program: DuckProgram, order: dict[str, typing.Any]) -> DuckBox"))
+        .def("open", &open, nb::arg("program"), nb::arg("order"), nb::arg("direct").none() = nb::none(),
+             nb::sig("def open(self, program: DuckProgram, order: dict[str, typing.Any], direct: DuckOffer | None = None) -> DuckBox"))
+        .def("refuses_direct", &box::Yard::refuses_direct, nb::arg("sealed"), "Why its boxes can take no direct calls; empty: they can.")
         .def("judge", [](box::Yard& yard, const std::shared_ptr<DuckProgram>& program, const nb::dict& asked) {
             RunAsked run;
             run.abi = nb::cast<std::string>(asked["abi"]);

@@ -16,10 +16,10 @@ namespace {
 
 nb::dict worker_dict(const WorkerLine& line) {
     nb::dict d;
-    static constexpr const char* names[] = {"absent", "starting", "idle", "leading", "running"};
+    static constexpr const char* names[] = {"absent", "starting", "idle", "leading", "running", "idle", "idle", "running"};
     const std::uint32_t state = line.state.load(std::memory_order_relaxed);
     const bool running = line.run_started.load(std::memory_order_relaxed) != 0;
-    d["state"] = running ? "running" : names[state < 5 ? state : 0];
+    d["state"] = running ? "running" : names[state < std::size(names) ? state : 0];
     d["pid"] = line.pid.load(std::memory_order_relaxed);
     d["requests"] = line.requests.load(std::memory_order_relaxed);
     d["sleeps"] = line.sleeps.load(std::memory_order_relaxed);
@@ -173,6 +173,10 @@ void bind_host(nb::module_& m) {
         .def("set_quantum", &Sweeper::set_quantum, nb::arg("ns"))
         .def("limit_running", &Sweeper::limit_running, nb::arg("model"), nb::arg("most"), released())
         .def("repairs", [](Sweeper& s) { return s.pool().memory().header.repairs; })
+        .def("loans_fds", [](Sweeper& s) { return nb::make_tuple(s.pool().readable_fd(), s.loans()->fd()); }, nb::sig("def loans_fds(self) -> tuple[int, int]"),
+             "For a worker that this pool lends: a descriptor of the pool that reads only, the caller's to close, and that of the loans, which stays ours.")
+        .def("lend", &Sweeper::lend, nb::arg("worker"), nb::arg("lender"), nb::arg("its_worker"), "Workers from this one on are lent: this one by that pool, for its worker's idle time.")
+        .def("bury_lent", &Sweeper::bury_lent, nb::arg("worker"), nb::arg("pid"))
         .def("wake_worker", [](Sweeper& s, std::uint32_t worker) { s.pool().wake_worker(worker); }, nb::arg("worker"))
         .def("worker", [](Sweeper& s, std::uint32_t worker) { return worker_dict(s.pool().memory().workers[worker]); }, nb::arg("worker"),
              nb::sig("def worker(self, worker: int) -> dict[str, typing.Any]"))

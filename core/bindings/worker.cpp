@@ -381,7 +381,11 @@ std::shared_ptr<nb::object> held(nb::object object) {
             }};
 }
 
-std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index) { return std::make_shared<Worker>(Pool::attach(pool_fd), index); }
+std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index, int lender_fd, int loans_fd, std::uint32_t its_worker) {
+    std::optional<Worker::Lender> lender;
+    if (lender_fd >= 0) lender = Worker::Lender{Pool::attach(lender_fd, false), Loans::attach(loans_fd), its_worker % max_workers};
+    return std::make_shared<Worker>(Pool::attach(pool_fd), index, std::move(lender));
+}
 
 }  // namespace
 
@@ -427,7 +431,7 @@ void bind_worker(nb::module_& m) {
              nb::sig("def at_end(self, callback: typing.Callable[[], None]) -> None"),
              "To be called once, before the memory of the tensors may go to anybody else.");
     nb::class_<Worker>(m, "Worker", "The loop that runs kernels.")
-        .def(nb::new_(&make_worker), nb::arg("pool_fd"), nb::arg("index"))
+        .def(nb::new_(&make_worker), nb::arg("pool_fd"), nb::arg("index"), nb::arg("lender_fd") = -1, nb::arg("loans_fd") = -1, nb::arg("its_worker") = 0)
         .def("add_session", &Worker::add_session, nb::arg("fd"), nb::arg("index"), nb::arg("epoch"), nb::arg("slots"),
              nb::arg("granted"))
         .def("add_region", &Worker::add_region, nb::arg("session"), nb::arg("epoch"), nb::arg("id"), nb::arg("fd"))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "box/control.hpp"
+#include "duck/direct_packet.hpp"
 #include "elf/place.hpp"
 
 namespace teal::box {
@@ -43,6 +44,14 @@ struct Image {
     std::uint64_t tls_address = 0, tls_file_bytes = 0, tls_bytes = 0, tls_align = 1;
 };
 
+// Calls that come from a client elsewhere straight to the box, beside those over the control region. See core/duck/direct.hpp.
+struct DirectOrder {
+    int fd = -1;                        // a UDP socket, connected to that client; -1: no direct calls
+    std::uint64_t id = 0;               // not 0
+    std::uint32_t cipher = 0;           // duck::Cipher; 0: in the clear (loopback)
+    duck::DirectKeys keys{};
+};
+
 struct SessionOrder {
     Image image;
     std::uint32_t cores = 1;
@@ -56,6 +65,7 @@ struct SessionOrder {
     std::uint64_t idle_ns = 10'000'000;         // how long an idle box polls before it sleeps
     std::uint64_t start_limit_ns = 10'000'000'000;  // loading and init()
     std::uint64_t call_limit_ns = 60'000'000'000;   // one call; who is over it is ended. 0: no bound
+    DirectOrder direct;                         // Yard::refuses_direct() says whether its boxes can
 };
 
 // What a caller has to know of a session, from the yard and never from the region.

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cerrno>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "box/fate.hpp"
+#include "box/message.hpp"
 #include "cpu/clock.hpp"
 #include "queue/wait.hpp"
 
@@ -87,8 +89,21 @@ Outcome Caller::submit_in_place(std::uint64_t bytes, AskOp op) noexcept {
     ++seq_;
     // SYNC: pairs with the acquire in the box's await_work(). An exchange: the look at `sleeps` must not come before it.
     ask.seq.exchange(seq_, std::memory_order_seq_cst);
-    if (ask.sleeps.load(std::memory_order_relaxed) != 0) futex_wake(low_word(&ask.seq), 1);
+    if (const std::uint32_t sleeps = ask.sleeps.load(std::memory_order_relaxed); sleeps != 0) {
+        if (sleeps == 2 && bell_ >= 0) {
+            const OrderMessage wake{message_magic, OrderOp::wake, 0, 0, 0};
+            ::send(bell_, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL);   // when there is no room, enough lies there to wake it
+        } else {
+            futex_wake(low_word(&ask.seq), 1);
+        }
+    }
     return Outcome::pending;
+}
+
+Outcome Caller::submit_once(std::uint64_t number, const void* args, std::uint64_t bytes) noexcept {
+    if (in_flight_ && poll().outcome == Outcome::pending) return Outcome::busy;
+    __atomic_store_n(&page_->once.number, number, __ATOMIC_RELAXED);
+    return submit(args, bytes, AskOp::once);
 }
 
 Answer Caller::poll() noexcept {

@@ -59,6 +59,11 @@ public:
     [[nodiscard]] std::byte* args() noexcept;
     Outcome submit_in_place(std::uint64_t bytes, AskOp op = AskOp::call) noexcept;
 
+    // A call that may have come to the box directly already, under this number: it runs once.
+    Outcome submit_once(std::uint64_t number, const void* args, std::uint64_t bytes) noexcept;
+    // Session::bell_fd(), kept open by whoever gives it: how a box is woken that sleeps on its sockets.
+    void set_bell(int fd) noexcept { bell_ = fd; }
+
     [[nodiscard]] bool in_flight() const noexcept;
     // Does the box poll on the CPU that this thread runs on? Then who polls for its answer should give way.
     [[nodiscard]] bool in_the_way() const noexcept;
@@ -77,6 +82,7 @@ private:
     std::uint64_t asked_ns_ = 0;  // when, roughly; 0: wait() has not looked yet
     std::uint64_t spin_ns_ = 200'000;
     bool in_flight_ = false;
+    int bell_ = -1;
 };
 
 }  // namespace teal::box

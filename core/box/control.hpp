@@ -20,7 +20,7 @@
 namespace teal::box {
 
 inline constexpr std::uint64_t control_magic = 0x4c54'5845'424f'5831ULL;
-inline constexpr std::uint32_t control_version = 2;
+inline constexpr std::uint32_t control_version = 3;
 inline constexpr std::uint32_t most_cores = 64;
 inline constexpr std::uint64_t shortest_args = 4096;
 
@@ -28,6 +28,7 @@ enum class AskOp : std::uint16_t {
     call = 1,
     clear = 2,  // zero the output buffer, and call nothing
     map = 3,    // the input buffer from now on is the one that the yard mapped as the id in the arguments (8 bytes; 0: none); -ENOENT: it has not
+    once = 4,   // a call that may have come directly already, with the number in OnceLine: run it, unless it has run
 };
 
 // Written once by the yard before anybody else maps the region.
@@ -86,10 +87,24 @@ struct alignas(64) BarrierLine {
 };
 static_assert(sizeof(BarrierLine) == 64);
 
+// Box → yard: direct calls, which are nowhere else to be seen. For the watch over their time, and for people.
+struct alignas(64) DirectLine {
+    std::atomic<std::uint64_t> begun, done;
+    std::uint8_t reserved[48];
+};
+static_assert(sizeof(DirectLine) == 64);
+
+// Caller → box, before an ask of AskOp::once.
+struct alignas(64) OnceLine {
+    std::uint64_t number;
+    std::uint8_t reserved[56];
+};
+static_assert(sizeof(OnceLine) == 64);
+
 // Caller → box. The first 40 bytes of the arguments share the line with `seq`; what follows lies in the lines after it.
 struct alignas(64) AskLine {
     std::atomic<std::uint64_t> seq;
-    std::atomic<std::uint32_t> sleeps;  // written by the *box*: it sleeps on the low half of `seq`
+    std::atomic<std::uint32_t> sleeps;  // written by the *box*: 1, it sleeps on the low half of `seq`; 2, on its sockets (OrderOp::wake)
     AskOp op;
     std::uint16_t cpu;                  // where the caller ran when it asked, plus one; 0: it does not say. Who polls on the same one gives way
     std::uint64_t bytes;                // of the arguments
@@ -104,7 +119,9 @@ struct ControlPage {
     AnswerLine answer;
     LogLine log;
     BarrierLine barrier;
-    std::uint8_t reserved[4096 - 6 * 64];
+    DirectLine direct;
+    OnceLine once;
+    std::uint8_t reserved[4096 - 8 * 64];
     AskLine ask;                        // a page of its own begins here
 };
 static_assert(offsetof(ControlPage, ask) == 4096);

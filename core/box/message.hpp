@@ -7,15 +7,17 @@
 #include <cstdint>
 
 #include "box/control.hpp"
+#include "duck/direct_packet.hpp"
 
 namespace teal::box {
 
 inline constexpr std::uint32_t message_magic = 0x584f'4254;   // "TBOX"
-inline constexpr std::uint32_t message_version = 1;   // of all that follows; together with elf::Step
+inline constexpr std::uint32_t message_version = 2;   // of all that follows; together with elf::Step
 inline constexpr std::uint32_t most_steps = 1024;
 inline constexpr std::uint32_t most_stack_image = 65536;
 inline constexpr std::uint32_t most_buffers = 8;
-inline constexpr int box_socket = 3;                          // the one descriptor of a box beside 0, 1, 2
+inline constexpr int box_socket = 3;                          // the one descriptor of a box beside 0, 1, 2,
+inline constexpr int direct_socket = 4;                       // and this one, of a session that a client elsewhere calls directly
 
 enum class BoxKind : std::uint32_t { resident = 0, linux_run = 1, duckinfo_run = 2 };
 inline constexpr std::uint32_t box_kinds = 3;
@@ -54,11 +56,12 @@ struct HelloMessage {
     std::int32_t own_user;            // 1: each box has a user of its own
     std::int32_t fixed_addresses;     // 1: no address randomisation
     std::int32_t oom;                 // oom_score_adj: 0 set, else errno
+    std::int32_t seals;               // 0: boxes can seal packets (libcrypto); ENOSYS: built without, ENOENT: no libcrypto here
     std::int32_t guests;              // 1: boxes are processes that run one guest each, and judge runs themselves (core/kvm)
 };
 
 // Yard → box; followed by `steps` elf::Step and `stack_bytes` bytes of initial stack. Descriptors: the image, then for a session its control
-// region, for a run stdin, stdout, stderr, and one for each buffer.
+// region (and its direct socket), for a run stdin, stdout, stderr, and one for each buffer.
 struct BecomeMessage {
     std::uint32_t magic, version;
     BoxKind kind;
@@ -70,6 +73,9 @@ struct BecomeMessage {
     std::uint64_t region_bytes, args_bytes, log_offset, log_bytes, ob_offset, ob_bytes;
     std::uint64_t idle_ns, tsc_hz;
     std::uint64_t data_limit, space_limit, file_limit, cpu_limit_s;
+    std::uint64_t direct_id;          // of a session with direct calls: their socket is the third descriptor. 0: none
+    std::uint32_t direct_cipher, direct_zero;
+    duck::DirectKeys direct_keys;
     std::int32_t pin[most_cores];     // -1: wherever
     struct Buffer {
         std::uint64_t address, bytes, offset;
@@ -87,9 +93,9 @@ struct BecameMessage {
     std::uint64_t cpu_ns, ticks, user_ns, system_ns, voluntary_switches, involuntary_switches, minor_faults, major_faults;
 };
 
-enum class BecomeStage : std::uint32_t { running = 0, message, descriptors, limits, region, image, stack, threads, place, gate };
+enum class BecomeStage : std::uint32_t { running = 0, message, descriptors, limits, region, image, stack, threads, place, gate, keys };
 
-enum class OrderOp : std::uint32_t { map = 1 /* descriptor, if it has not got it */, unmap = 2, forget = 3, close = 4 };
+enum class OrderOp : std::uint32_t { map = 1 /* descriptor, if it has not got it */, unmap = 2, forget = 3, close = 4, wake = 5 /* nothing but that: no order, no answer */ };
 
 // Yard → box, while its program runs: `seq` is OrderLine's when it is done.
 struct OrderMessage {

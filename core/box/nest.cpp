@@ -24,6 +24,7 @@ constexpr std::uint64_t fuse_tick_ns = 4'000'000;    // less than the slack of a
 constexpr std::uint64_t fuse_rest_ns = 200'000'000;  // for so long after a run it goes on looking: the next one need not wake it
 constexpr std::uint64_t restart_ns = 200'000'000;    // a zygote that dies sooner than that is not replaced sooner
 constexpr std::uint64_t least_tick_ns = 1'000'000;
+constexpr std::uint64_t quiet_slack_ns = 50'000'000;   // for waking up, and the way to sleep
 constexpr std::uint64_t witness_ns = 500'000'000;   // how long an ended box may go unreported
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
@@ -251,6 +252,18 @@ void Yard::State::zygote_gone() {
     changed.notify_all();
 }
 
+// A program can write its session's lines so that no call seems to run, and go on computing. What it cannot write is its CPU time: a box that has
+// nothing to do polls for `idle_ns` and sleeps, so what it uses beyond that is a call by another name, with the bound of one.
+bool Session::State::burns_unasked(std::uint64_t key) noexcept {
+    if (facts.call_limit_ns == 0 || box.pid == 0 || !ready.load(std::memory_order_relaxed)) return false;
+    const std::uint64_t used = cpu_ns(~static_cast<std::int32_t>(box.pid) << 3 | 2);   // the process's clock, as clock_getcpuclockid() makes it
+    if (key != quiet_key || used < quiet_cpu_ns) {
+        quiet_key = key;
+        quiet_cpu_ns = used;
+    }
+    return used - quiet_cpu_ns > facts.call_limit_ns + (idle_ns + quiet_slack_ns) * facts.cores;
+}
+
 void Yard::State::tick(std::uint64_t now) noexcept {
     std::vector<std::shared_ptr<Session::State>> open;
     {
@@ -260,10 +273,15 @@ void Yard::State::tick(std::uint64_t now) noexcept {
     }
     for (const auto& session : open) {
         session->fate->alive_ns.store(now, std::memory_order_relaxed);
-        const std::uint64_t asked_seq = session->page->ask.seq.load(std::memory_order_relaxed);
-        const std::uint64_t answered = session->page->answer.seq.load(std::memory_order_relaxed);
-        if (asked_seq == answered) {
+        // Direct calls have counters of their own; a call is open while either pair differs, and is another one when anything was answered.
+        const ControlPage& page = *session->page;
+        const std::uint64_t asks = page.ask.seq.load(std::memory_order_relaxed) + page.direct.begun.load(std::memory_order_relaxed);
+        const std::uint64_t answered = page.answer.seq.load(std::memory_order_relaxed) + page.direct.done.load(std::memory_order_relaxed);
+        if (asks == answered) {
             session->since_ns = 0;
+            // The session's bound in CPU time, on all of its cores together.
+            if (session->burns_unasked(1 + asks + session->orders.load(std::memory_order_relaxed)))
+                session->kill(Fate::overdue, static_cast<std::int32_t>(std::min<std::uint64_t>(session->facts.call_limit_ns / 1'000'000, INT32_MAX)));
         } else if (session->since_ns == 0 || session->answered != answered) {
             session->answered = answered;
             session->since_ns = now;

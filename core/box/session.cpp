@@ -71,6 +71,7 @@ void Session::State::kill(Fate why, std::int32_t detail) noexcept {
             wanted_detail = detail;
         }
     }
+    if (let_go) return let_go();
     kill_process(box.pidfd.get(), box.pid);
 }
 
@@ -117,12 +118,14 @@ bool Session::State::wait(std::uint64_t limit_ns) const {
 // 0, or an errno: the box's own, EPIPE when it has ended, ETIMEDOUT.
 int Session::State::order(OrderOp op, std::uint64_t id, std::uint64_t bytes, int fd, std::uint64_t limit_ns) {
     if (read_fate(*fate).fate != Fate::running) return EPIPE;
-    const OrderMessage message{message_magic, op, ++orders, id, bytes};
+    const std::uint64_t number = orders.load(std::memory_order_relaxed) + 1;
+    orders.store(number, std::memory_order_relaxed);
+    const OrderMessage message{message_magic, op, number, id, bytes};
     const iovec part{const_cast<OrderMessage*>(&message), sizeof message};
     if (const int error = send_record(box.socket.get(), {&part, 1}, fd >= 0 ? std::span<const int>{&fd, 1} : std::span<const int>{}); error != 0) return error;
     OrderDoneLine& done = page->order_done;
-    page->order.seq.store(orders, std::memory_order_seq_cst);   // SYNC: pairs with the acquire in the box's await_work()
-    const auto obeyed = [&] { return done.seq.load(std::memory_order_acquire) == orders; };   // SYNC: pairs with the release in take_order()
+    page->order.seq.store(number, std::memory_order_seq_cst);   // SYNC: pairs with the acquire in the box's await_work()
+    const auto obeyed = [&] { return done.seq.load(std::memory_order_acquire) == number; };   // SYNC: pairs with the release in take_order()
     if (page->ask.sleeps.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&page->ask.seq), 1);
     const std::uint64_t limit = now_ns() + limit_ns;
     if (!spin_for(order_spin_ns, obeyed, [&] { return in_the_way_of(*page); })) {
@@ -149,6 +152,8 @@ Session::~Session() {
 const SessionFacts& Session::facts() const noexcept { return state_->facts; }
 int Session::control_fd() const noexcept { return state_->control.get(); }
 int Session::fate_fd() const noexcept { return state_->fate_file.get(); }
+int Session::bell_fd() const noexcept { return state_->direct ? state_->box.socket.get() : -1; }
+std::uint64_t Session::direct_calls() const noexcept { return state_->page->direct.done.load(std::memory_order_relaxed); }
 int Session::ended_fd() const noexcept { return state_->ended_event.get(); }
 Ending Session::ending() const noexcept { return read_fate(*state_->fate); }
 bool Session::wait_ended(std::uint64_t limit_ns) const { return state_->wait(limit_ns); }

@@ -46,6 +46,8 @@ void* map_shared(int fd, std::uint64_t bytes) {
     return at;
 }
 
+}  // namespace
+
 std::shared_ptr<Session::State> make_session(const SessionOrder& order) {
     auto session = std::make_shared<Session::State>();
     session->owner = static_cast<std::uint32_t>(::getpid());
@@ -86,12 +88,18 @@ BecomeMessage become_message(const SessionOrder& order, const SessionFacts& fact
     const std::uint64_t areas = (order.image.tls_bytes + order.image.tls_align + 2 * page) * order.cores;
     m.data_limit = own_data_bytes + writable_bytes(order.image) + stacks + areas + order.memory_bytes;
     m.space_limit = own_space_bytes + image_bytes(order.image) + stacks + areas + facts.region_bytes + order.memory_bytes + order.input_bytes;
+    if (order.direct.fd >= 0) {
+        m.direct_id = order.direct.id;
+        m.direct_cipher = order.direct.cipher;
+        m.direct_keys = order.direct.keys;
+    }
     m.file_limit = 0;
     m.cpu_limit_s = no_limit;
     for (std::uint32_t core = 0; core < most_cores; ++core) m.pin[core] = core < order.pin.size() ? order.pin[core] : -1;
     return m;
 }
 
+namespace {
 // Waits for the box's word that the program runs.
 void await_became(Session::State& session, std::uint64_t limit) {
     for (;;) {
@@ -109,6 +117,8 @@ void await_became(Session::State& session, std::uint64_t limit) {
         ::poll(&socket, 1, static_cast<int>((limit - now) / 1'000'000) + 1);
     }
 }
+
+}  // namespace
 
 // Waits until serve() has said what init() did.
 void await_ready(Session::State& session, std::uint64_t limit_ns) {
@@ -136,8 +146,6 @@ void await_ready(Session::State& session, std::uint64_t limit_ns) {
     }
 }
 
-}  // namespace
-
 std::uint64_t writable_bytes(const Image& image) noexcept {
     std::uint64_t bytes = 0;
     for (const elf::Step& step : image.steps)
@@ -153,7 +161,8 @@ std::uint64_t image_bytes(const Image& image) noexcept {
 
 std::string became_text(const BecameMessage& said) {
     static constexpr const char* stages[] = {"running", "reading the yard's message", "taking descriptors", "setting limits",
-                                             "mapping the session's region", "mapping the program", "mapping a stack", "starting a core"};
+                                             "mapping the session's region", "mapping the program", "mapping a stack", "starting a core",
+                                             "a place", "the gate", "taking the keys of direct calls"};
     const char* stage = said.where < sizeof stages / sizeof stages[0] ? stages[said.where] : "an unknown stage";
     return system_message(("a box failed in " + std::string(stage) + " (item " + std::to_string(said.index) + ")").c_str(), said.status);
 }
@@ -221,6 +230,10 @@ void Yard::close() noexcept {
 std::shared_ptr<Session> Yard::open(const SessionOrder& order) {
     const std::uint64_t start = now_ns();
     auto session = make_session(order);
+    session->direct = order.direct.fd >= 0;
+    session->idle_ns = order.idle_ns;
+    if (session->direct)
+        if (const std::string why = refuses_direct(order.direct.cipher != 0); !why.empty()) throw Error(Code::invalid_argument, "direct calls: " + why);
     session->box = state_->take(BoxKind::resident, state_->options.zygote_limit_ns);
     session->yard = state_;
     session->facts.box_pid = session->box.pid;
@@ -234,12 +247,13 @@ std::shared_ptr<Session> Yard::open(const SessionOrder& order) {
     }
     state_->nudge();   // it ticks while there are sessions
     try {
-        const int fds[2] = {order.image.fd, session->control.get()};
-        send_become(session->box, become_message(order, session->facts), order.image, fds);
+        const int fds[3] = {order.image.fd, session->control.get(), order.direct.fd};
+        send_become(session->box, become_message(order, session->facts), order.image, std::span(fds).first(session->direct ? 3 : 2));
         const std::uint64_t limit = start + order.start_limit_ns;
         await_became(*session, limit);
         const std::uint64_t now = now_ns();
         await_ready(*session, now < limit ? limit - now : 0);
+        session->ready.store(true, std::memory_order_relaxed);
     } catch (...) {
         session->kill(Fate::not_started, 0);
         throw;
@@ -247,6 +261,13 @@ std::shared_ptr<Session> Yard::open(const SessionOrder& order) {
     const std::lock_guard lock(state_->mutex);
     state_->counts.last_open_ns = now_ns() - start;
     return std::make_shared<Session>(session);
+}
+
+std::string Yard::refuses_direct(bool sealed) const {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->hello.guests != 0) return "a guest has no socket";
+    if (!sealed || state_->hello.seals == 0) return {};
+    return state_->hello.seals == ENOSYS ? "this box is built without libcrypto" : "OpenSSL 3's libcrypto.so.3 is not installed";
 }
 
 YardStatistics Yard::statistics() const {

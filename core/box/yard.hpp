@@ -65,6 +65,8 @@ public:
     [[nodiscard]] Ending ending() const noexcept;    // running: not ended yet
     // The box has ended and is reaped, or `limit_ns` has passed (false).
     bool wait_ended(std::uint64_t limit_ns) const;
+    [[nodiscard]] int bell_fd() const noexcept;      // for Caller::set_bell(): of a session with direct calls, else -1
+    [[nodiscard]] std::uint64_t direct_calls() const noexcept;   // so far, as the box says: for people only
     [[nodiscard]] int ended_fd() const noexcept;     // an eventfd, readable once it has ended; for poll
 
     // Makes `id` the input buffer, between two calls. The first time the descriptor (sealed against shrinking, or a hugetlb memfd) is mapped read-only;
@@ -103,6 +105,8 @@ public:
     RunRecord judge(const RunOrder& order);
 
     [[nodiscard]] std::vector<Guard> report() const;
+    // Why its boxes can take no direct calls (sealed ones); empty: they can.
+    [[nodiscard]] std::string refuses_direct(bool sealed) const;
     [[nodiscard]] YardStatistics statistics() const;
     [[nodiscard]] std::uint32_t zygote_pid() const noexcept;
     // Kills every box and the zygote, and waits for their ends. Idempotent; open() and judge() throw closed afterwards.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,9 +53,13 @@ struct Session::State {
     std::weak_ptr<Yard::State> yard;
     bool of_another_process() const noexcept;
     std::uint32_t owner = 0;    // the process that made it
+    bool direct = false;        // it has a socket of its own
+    std::atomic<bool> ready{false};   // init() has returned: relaxed, a hint to the yard's thread
+
+    std::function<void()> let_go;   // of a program in this process (inline.cpp): instead of killing it; set before anybody else has the session
 
     std::mutex order_mutex;     // one order at a time
-    std::uint64_t orders = 0;
+    std::atomic<std::uint64_t> orders = 0;   // written under order_mutex; the yard's thread only looks whether there are new ones
     std::set<std::uint64_t> mapped;
 
     mutable std::mutex mutex;   // guards what follows
@@ -67,6 +72,9 @@ struct Session::State {
     // The yard's thread only
     std::uint64_t answered = 0, since_ns = 0;   // the answer that was there when a call was first seen open, and when that was
     std::uint64_t gone_ns = 0;                  // the pidfd said so then
+    std::uint64_t idle_ns = 0;                  // how long it may poll after each thing that it does
+    std::uint64_t quiet_key = 0, quiet_cpu_ns = 0;   // what there was to do when it was last seen to do something, and its CPU time by then
+    bool burns_unasked(std::uint64_t key) noexcept;
 
     ~State();
     int order(OrderOp op, std::uint64_t id, std::uint64_t bytes, int fd, std::uint64_t limit_ns);
@@ -115,6 +123,12 @@ struct Yard::State : std::enable_shared_from_this<Yard::State> {
     void close() noexcept;
 };
 
+// A session's memory, before it has a box. Throws.
+std::shared_ptr<Session::State> make_session(const SessionOrder& order);
+// What a box is told of it.
+BecomeMessage become_message(const SessionOrder& order, const SessionFacts& facts);
+// Waits until serve() has said what init() did. Throws.
+void await_ready(Session::State& session, std::uint64_t limit_ns);
 // The message that makes a box run something; throws when it does not fit.
 void send_become(const Spare& box, const BecomeMessage& message, const Image& image, std::span<const int> fds);
 // What a BecameMessage that is not "running" means, for people.

@@ -70,7 +70,7 @@ std::vector<std::byte> Remote::request(std::span<const std::byte> message, std::
     return std::move(reply.bytes);
 }
 
-PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns) {
+PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns, bool checked) {
     std::unique_lock lock(impl_->mutex);
     impl_->check_alive("no blob was sent");
     if (bytes.empty()) throw Error(Code::invalid_argument, "duck: an empty blob, expected at least one byte");
@@ -96,7 +96,7 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     };
     await(0);
     PutResult result;
-    const auto want = static_cast<std::uint32_t>(BlobAnswer::want);
+    const auto want = static_cast<std::uint32_t>(BlobAnswer::want), arrived = static_cast<std::uint32_t>(BlobAnswer::arrived);
     if (state.answer == want && (put.there.empty() || put.there.back().end <= bytes.size())) {
         std::uint64_t there = 0;
         for (std::size_t i = 0; i < put.there.count(); ++i) there += put.there[i].end - put.there[i].begin;
@@ -109,7 +109,9 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
         result.had = true;
         return result;
     }
-    if (state.answer == static_cast<std::uint32_t>(BlobAnswer::done)) return result;
+    if (state.answer == arrived && checked) await(arrived);
+    result.checked = state.answer == static_cast<std::uint32_t>(BlobAnswer::done);
+    if (result.checked || state.answer == arrived) return result;
     if (state.answer == static_cast<std::uint32_t>(BlobAnswer::bad))
         throw Error(Code::invalid_argument, "duck " + impl_->address + ": the SHA-256 is not that of the " + std::to_string(bytes.size()) + " bytes that were sent");
     throw Error(Code::quota_exceeded, "duck " + impl_->address + ": no room for a blob of " + std::to_string(bytes.size()) + " bytes");
@@ -144,11 +146,19 @@ std::uint64_t Remote::ping(std::uint64_t timeout_ns) {
 }
 
 std::unique_ptr<RemoteSession> Remote::session(std::uint32_t session, std::span<std::byte> ob, std::shared_ptr<void> owner) {
+    return this->session(session, ob, std::move(owner), nullptr, 0, 0);
+}
+
+std::unique_ptr<RemoteSession> Remote::session(std::uint32_t session, std::span<std::byte> ob, std::shared_ptr<void> owner, std::unique_ptr<DirectPath> path,
+                                               std::uint16_t port, std::uint64_t id) {
     auto state = std::make_shared<RemoteSession::State>();
     state->id = session;
     state->ob = ob;
     state->owner = std::move(owner);
     const std::lock_guard lock(impl_->mutex);
+    impl_->check_alive("there is no session");
+    if (path != nullptr) impl_->reach_box(*path, port, id);
+    state->path = std::move(path);
     if (!impl_->sessions.try_emplace(session, state).second)
         throw Error(Code::busy, "duck " + impl_->address + ": session " + std::to_string(session) + " is open here already");
     return std::unique_ptr<RemoteSession>(new RemoteSession(shared_from_this(), std::move(state)));
@@ -172,6 +182,11 @@ RemoteFigures Remote::figures() const {
     out.rtt_ns = connection.rtt_ns();
     out.datagram_bytes = connection.datagram_bytes();
     out.window_bytes = connection.window();
+    for (const auto& [id, session] : impl_->sessions) {
+        if (session->path == nullptr) continue;
+        out.direct_again += session->path->figures().again;
+        out.direct_dropped += session->path->figures().dropped;
+    }
     return out;
 }
 
@@ -182,6 +197,7 @@ RemoteSession::~RemoteSession() {
     const std::lock_guard lock(impl.mutex);
     if (impl.last_session == state_.get()) impl.last_session = nullptr;
     impl.calls_out -= state_->out;
+    impl.forget_direct(*state_);
     impl.sessions.erase(state_->id);
 }
 
@@ -191,7 +207,8 @@ std::uint64_t RemoteSession::submit(std::span<const std::byte> args, std::uint32
     Remote::Impl& impl = *remote_->impl_;
     const std::lock_guard lock(impl.mutex);
     const std::uint64_t seq = impl.send_call(*state_, args, op);
-    impl.pump(Remote::Impl::clock());
+    const std::uint64_t now = Remote::Impl::clock();
+    if (impl.direct_out.empty() || now >= impl.heart_at) impl.pump(now);
     return seq;
 }
 
@@ -201,7 +218,7 @@ bool RemoteSession::wait(std::uint64_t seq, std::uint64_t timeout_ns, CallAnswer
     State::Pending& pending = state_->of(seq);
     if (seq == 0 || pending.seq != seq || pending.forsaken)
         throw Error(Code::invalid_argument, "duck: call " + std::to_string(seq) + " of session " + std::to_string(state_->id) + " is not waited for (its answer is given once)");
-    if (!impl.wait(lock, after(Remote::Impl::clock(), timeout_ns), "the call may have run", [&] { return pending.answered; })) return false;
+    if (!impl.wait(lock, after(Remote::Impl::clock(), timeout_ns), "the call may have run", [&] { return pending.answered; }, false, state_.get())) return false;
     answer = pending.answer;
     pending.seq = 0;
     return true;
@@ -212,7 +229,7 @@ CallAnswer RemoteSession::call(std::span<const std::byte> args, std::uint64_t ti
     std::unique_lock lock(impl.mutex);
     const std::uint64_t seq = impl.send_call(*state_, args, op);
     State::Pending& pending = state_->of(seq);
-    if (!impl.wait(lock, after(Remote::Impl::clock(), timeout_ns), "the call may have run", [&] { return pending.answered; })) {
+    if (!impl.wait(lock, after(Remote::Impl::clock(), timeout_ns), "the call may have run", [&] { return pending.answered; }, false, state_.get())) {
         pending.forsaken = true;
         throw Error(Code::deadline_exceeded, "duck " + impl.address + ": call " + std::to_string(seq) + " has no answer after " + std::to_string(timeout_ns / 1'000'000) +
                                                  " ms, and may still run");
@@ -225,6 +242,7 @@ void RemoteSession::cancel(std::uint64_t seq) {
     Remote::Impl& impl = *remote_->impl_;
     const std::lock_guard lock(impl.mutex);
     if (state_->of(seq).seq != seq || state_->of(seq).answered || impl.connection->closed()) return;
+    if ((seq & State::direct_bit) != 0) return;   // it has begun, or will at once
     const CallHead head{state_->id, 0, seq};
     impl.connection->queue(ItemKind::cancel, bytes_of(head), {});
     impl.pump(Remote::Impl::clock());

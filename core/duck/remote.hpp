@@ -9,6 +9,9 @@
 // mirror of the output buffer, one after the other, by whichever thread receives them: look at the mirror between the end of wait() for one
 // call and the submit() of the next.
 //
+// A session may have a path to its box beside the connection (direct.hpp): then calls that fit a packet go there, one at a time, and
+// whatever goes wrong with one goes on here.
+//
 // Calls are exactly once: retransmitted with the same seq, answered by the duck from its store. When the duck falls silent for `dead_after_ns`,
 // or ends, everything that waits throws peer_died, which says whether the call may have run; the Remote is then dead for good.
 #pragma once
@@ -43,6 +46,7 @@ struct CallAnswer {
 struct PutResult {
     bool had = false;            // the duck had it: nothing was sent
     std::uint64_t sent_bytes = 0;// of contents, without retransmissions
+    bool checked = false;        // its SHA-256 was right; else the duck is still at it, and nobody but this client may use the blob
 };
 
 struct GroupAsk;  // packet.hpp
@@ -52,7 +56,11 @@ struct RemoteFigures {
     std::uint64_t packets_lost, packets_probed, dropped_malformed, dropped_forged, dropped_replayed;
     std::uint64_t rtt_ns, datagram_bytes /* now */, window_bytes /* now */;
     std::uint64_t blob_bytes_sent, blobs_had;
+    std::uint64_t direct_calls, direct_again /* sent again */, direct_moved /* to the connection */, direct_long /* of them: results of several packets */;
+    std::uint64_t direct_passed /* did not fit, or the box was not heard yet: over the connection from the start */, direct_dropped /* packets */;
 };
+
+class DirectPath;
 
 class Remote;
 
@@ -72,6 +80,9 @@ public:
     CallAnswer call(std::span<const std::byte> args, std::uint64_t timeout_ns, std::uint32_t op = 1);
     // Asks the duck not to begin it; wait() still gives the answer: Outcome::cancelled, or the result when it had begun.
     void cancel(std::uint64_t seq);
+    // The calls that went straight to the box so far; whether the box answers there.
+    [[nodiscard]] std::uint64_t direct_calls() const noexcept;
+    [[nodiscard]] bool direct() const noexcept;
     [[nodiscard]] std::span<std::byte> ob() const noexcept;  // the mirror: result bytes of the last answer at its start
 
 private:
@@ -92,13 +103,19 @@ public:
 
     // A control message and its reply. Reliable: once each way, whatever the network does. Throws deadline_exceeded, peer_died, closed.
     std::vector<std::byte> request(std::span<const std::byte> message, std::uint64_t timeout_ns);
-    // Sends a blob unless the duck has it. `bytes` must stay as they are until it returns. Throws quota_exceeded (the duck has no room),
-    // invalid_argument (the digest is not theirs), deadline_exceeded, peer_died.
-    PutResult put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns);
+    // Sends a blob unless the duck has it. `bytes` must stay as they are until it returns: when all is there, or, `checked`, when the duck has
+    // compared its SHA-256. Throws quota_exceeded (the duck has no room), invalid_argument (the digest is not theirs; found out after it
+    // returned: the duck ends the connection), deadline_exceeded, peer_died.
+    PutResult put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns, bool checked = false);
     // For put_group() (group.hpp): asks it to listen to a group. False: this duck does not.
     bool offer_group(const GroupAsk& offer, std::uint64_t timeout_ns, bool& had);
     // `session`: the number that the duck's attach() gave, told in a reply. `ob`: where answers go; kept alive by `owner`.
     std::unique_ptr<RemoteSession> session(std::uint32_t session, std::span<std::byte> ob, std::shared_ptr<void> owner);
+    // A path for direct calls, whose port the duck has to know before it opens the session. Null: over TCP there is none.
+    std::unique_ptr<DirectPath> direct();
+    // With what the duck answered: its port for them and their number. Throws invalid_argument.
+    std::unique_ptr<RemoteSession> session(std::uint32_t session, std::span<std::byte> ob, std::shared_ptr<void> owner, std::unique_ptr<DirectPath> path,
+                                           std::uint16_t port, std::uint64_t id);
     [[nodiscard]] std::uint64_t ping(std::uint64_t timeout_ns);  // round trip in ns, over the network loop alone
     void close() noexcept;        // tells the duck; waits in other threads end with closed
     [[nodiscard]] bool alive() const noexcept;

@@ -32,6 +32,13 @@ void Remote::Impl::check_alive(const char* what) const {
 }
 
 bool Remote::Impl::pump(std::uint64_t now) {
+    if (!direct_out.empty()) {
+        // Two sockets to look at cost a short call more than it has: the connection gets its turn now and then, for its heartbeats.
+        const bool answered = turn_direct(now);
+        if (answered || (now < main_at && calls_out == 0 && replies.empty() && puts.empty())) return answered;
+    }
+    main_at = now + main_each_ns;
+    heart_at = now + heart_each_ns;
     const bool came = receive(now);
     if (!came && now < due && !connection->has_more()) return false;
     if (now >= next_ask) ask_again(now);
@@ -114,18 +121,32 @@ void Remote::Impl::ask_again(std::uint64_t now) {
 
 std::uint64_t Remote::Impl::next_timer() const noexcept {
     std::uint64_t next = std::min(connection->next_timer(), next_ask);
+    for (const RemoteSession::State* session : direct_out) next = std::min(next, session->path->resend_at());
     if (!held.bytes.empty() || (stream != nullptr && stream->blocked())) next = std::min(next, clock() + 100'000);
     return next;
 }
 
 std::uint64_t Remote::Impl::send_call(RemoteSession::State& session, std::span<const std::byte> args, std::uint32_t op) {
     check_alive("the call was not sent");
+    if (session.path != nullptr && send_direct(session, args, op)) return session.direct.seq;
+    return queue_call(session, {}, args, op);
+}
+
+// `head`: goes before the arguments.
+std::uint64_t Remote::Impl::queue_call(RemoteSession::State& session, std::span<const std::byte> head_bytes, std::span<const std::byte> args, std::uint32_t op) {
     if (args.size() > connection->most_item_bytes())
         throw Error(Code::invalid_argument, "duck: arguments of " + std::to_string(args.size()) + " bytes are too long for a call: put them into a blob");
     RemoteSession::State::Pending& pending = session.of(session.next_seq);
     if (pending.seq != 0) throw Error(Code::busy, "duck: session " + std::to_string(session.id) + " has 8 calls without a waited-for answer: wait for the first");
     const CallHead head{session.id, op, session.next_seq};
-    connection->queue(ItemKind::call, bytes_of(head), args);
+    if (head_bytes.empty()) {
+        connection->queue(ItemKind::call, bytes_of(head), args);
+    } else {
+        std::byte both[sizeof head + sizeof(std::uint64_t)];
+        std::memcpy(both, &head, sizeof head);
+        std::memcpy(both + sizeof head, head_bytes.data(), std::min(head_bytes.size(), sizeof(std::uint64_t)));
+        connection->queue(ItemKind::call, both, args);
+    }
     const std::uint64_t now = clock(), patience = std::max(first_ask_ns, connection->pto_ns());
     pending = {session.next_seq++, false, false, now + patience, patience, {}};
     next_ask = std::min(next_ask, pending.ask_at);
@@ -149,9 +170,11 @@ void Remote::Impl::answered(const AnswerHead& head, std::span<const std::byte> b
     if (fits != 0 && !pending.forsaken) std::memcpy(session.ob.data(), bytes.data(), fits);
     pending.answer = {static_cast<Outcome>(head.outcome), head.result, head.took_ns};
     pending.answered = true;
+    session.long_results = head.result > static_cast<std::int64_t>(direct_result_room);
     if (pending.forsaken) pending.seq = 0;
     --session.out;
     --calls_out;
+    if (session.moved == head.seq) moved_answered(session, pending.answer);
 }
 
 void Remote::Impl::item(ItemKind kind, std::uint64_t, std::span<const std::byte> bytes) {
@@ -186,13 +209,13 @@ void Remote::Impl::item(ItemKind kind, std::uint64_t, std::span<const std::byte>
     }
 }
 
-void Remote::Impl::sleep(std::uint64_t until) noexcept {
+void Remote::Impl::sleep(std::uint64_t until, int also) noexcept {
     const std::uint64_t now = clock();
     if (until <= now) return;
     const std::uint64_t nap = std::min<std::uint64_t>(until - now, 1'000'000'000);
     const timespec wait{static_cast<time_t>(nap / 1'000'000'000), static_cast<long>(nap % 1'000'000'000)};
-    pollfd one{fd(), POLLIN, 0};
-    ::ppoll(&one, 1, &wait, nullptr);
+    pollfd both[2] = {{fd(), POLLIN, 0}, {also, POLLIN, 0}};
+    ::ppoll(both, also >= 0 ? 2 : 1, &wait, nullptr);
 }
 
 void Remote::Impl::keep() noexcept {

@@ -158,6 +158,8 @@ bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
         if (!slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_seq_cst)) continue;
         // SYNC: seq_cst load pairs with the counting up of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
         if (slot.line->waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&slot.line->word), INT_MAX);
+        // SYNC: release pairs with the acquire in Pool::ends_of(): whoever sees the count sees the word.
+        map_->header()->ends.fetch_add(1, std::memory_order_release);
         ring_doorbell();  // it may wait where nobody looks before what it waits for has come, or others may wait for it
         return true;
     }
@@ -182,7 +184,7 @@ bool ClientSession::doze(ClientSlot& slot, std::uint64_t until_ns) {
 // Dozes, then spins across the likely end. True when it has ended.
 bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
     const std::uint64_t window_end = slot.expected ? slot.expected->window().end_ns : 0;
-    if (window_end == 0) return false;
+    if (window_end == 0 || spin_.ceiling_ns() == 0) return false;  // unknown, or nobody is to spin
     doze(slot, end_ns);
     if (ended(slot)) return true;
     const auto passed = static_cast<std::uint64_t>(ticks_to_ns(ticks() - slot.submitted_ticks));

@@ -37,8 +37,8 @@ std::shared_ptr<Pool> Pool::create(std::uint64_t idle_ns) {
     return pool;
 }
 
-std::shared_ptr<Pool> Pool::attach(int fd) {
-    auto region = Region::adopt(fd, RegionKind::pool, true);
+std::shared_ptr<Pool> Pool::attach(int fd, bool writable) {
+    auto region = Region::adopt(fd, RegionKind::pool, writable);
     if (region->size() < pool_offset + sizeof(PoolMemory)) throw Error(Code::version_mismatch, "pool region is too small for this build");
     std::shared_ptr<Pool> pool{new Pool(std::move(region))};
     const PoolHeader& header = pool->memory_->header;
@@ -200,7 +200,10 @@ TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry
     record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;
-    if (after.count > 0) memory_->afters[index] = after;
+    if (after.count > 0) {
+        memory_->afters[index] = after;
+        stop_clock(record);
+    }
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
     ++line.requests;
@@ -242,7 +245,7 @@ TEAL_HOT unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
         }
     }
     header.next_session = (first + 1) % count;
-    if (header.blocked_size > 0) unblock(live);
+    if (look_due(live)) unblock(live);
     return moved;
 }
 
@@ -309,6 +312,7 @@ TEAL_HOT Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> m
     if (is_parked(record.version_line)) {
         if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
         wanted_.set(record.version_line);
+        stop_clock(record);
         block(index);
         if (seated()) [[unlikely]] tell_blocked(index);
         return Fit::waits;
@@ -394,7 +398,10 @@ TEAL_HOT void Pool::free_record(std::uint32_t index) noexcept {
     if (record.offered != 0) [[unlikely]] retract(index);
     if (seated()) [[unlikely]] tell_end(index);
     SessionLine& line = memory_->sessions[record.session];
-    if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
+    if (line.epoch == record.epoch && line.in_flight > 0) {
+        poke(line.in_flight, line.in_flight - 1);
+        poke(line.ended, static_cast<std::uint16_t>(line.ended + 1));
+    }
     VersionLine& version = memory_->versions[record.version_line];
     if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
@@ -426,13 +433,20 @@ void Pool::wake_worker(std::uint32_t worker) noexcept {
 
 bool Pool::promote(std::uint32_t self) noexcept {
     const std::uint32_t end = memory_->header.worker_end.load(std::memory_order_relaxed);
+    std::uint32_t lent = nobody;
     for (std::uint32_t i = 0; i < end; ++i) {
         if (i == self) continue;
-        if (static_cast<WorkerState>(memory_->workers[i].state.load(std::memory_order_seq_cst)) != WorkerState::idle) continue;
+        const auto state = static_cast<WorkerState>(memory_->workers[i].state.load(std::memory_order_seq_cst));
+        if (state == WorkerState::resting && lent == nobody) lent = i;
+        if (state != WorkerState::idle) continue;
         wake_worker(i);
         return true;
     }
-    return false;
+    if (lent == nobody) [[likely]] return false;
+    const std::uint32_t leader = memory_->header.leader.load(std::memory_order_seq_cst);
+    if (leader != 0 && leader - 1 != self && !is_lent(leader - 1)) return false;  // one of the pool's own looks
+    wake_worker(lent);
+    return true;
 }
 
 }  // namespace teal

@@ -74,14 +74,16 @@ struct alignas(64) Record {
     std::uint32_t next_free;
     std::uint32_t suspended;            // worker + 1 whose process holds its stack or generator; 0: none
     std::uint64_t sequence;             // order of arrival
-    std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
+    std::uint64_t tag;                  // its start in virtual time, while it is blocked from now on: who has had less of the workers goes first
     std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
     std::uint32_t counted;              // 1: it is one of its model's `running`; under the role
     std::uint64_t due_ns;               // waits for company until then (CLOCK_MONOTONIC); 0: it does not
 };
 static_assert(sizeof(Record) == 128 && record_count < UINT16_MAX);
 
-enum class WorkerState : std::uint32_t { absent = 0, starting, idle, leading, running };
+// Of a worker that another pool lends (lent.cpp): resting: it may be woken; barred: it has found nothing that it may do, and the sweeper
+// says when there is; helping: it runs something. Its own states, so that nobody takes it for one of the pool's.
+enum class WorkerState : std::uint32_t { absent = 0, starting, idle, leading, running, resting, barred, helping };
 
 struct alignas(64) WorkerLine {
     std::atomic<std::uint32_t> state;         // WorkerState; written by the worker, `absent` by the host
@@ -112,7 +114,8 @@ struct alignas(64) SessionLine {
     std::uint64_t finish;                  // virtual time when what it has asked for so far would be done; under the role
     std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
     std::int32_t most_priority;            // what it asks for beyond that is cut to it; host only
-    std::uint8_t pad[4];
+    std::uint16_t blocked;                 // of its records: wait for others' ends; under the role
+    std::uint16_t ended;                   // of its records: given back so far, round and round; under the role
 };
 static_assert(sizeof(SessionLine) == 64);
 
@@ -190,7 +193,8 @@ struct PoolHeader {
     std::atomic<std::uint32_t> seats_changed;       // with every change of that
     std::uint32_t dealt;        // bit i: seat i gets a part of all requests (Pool::deal_among()); 0: each name has its seat; under the role
     std::uint32_t next_dealt;   // the seat that comes first when several are as good; under the role
-    std::uint8_t pad2[40];
+    std::atomic<std::uint32_t> lent_from;  // workers from this index on are lent by other pools; 0: none is. Host only, before they start
+    std::uint8_t pad2[36];
     // All below: under the role.
     std::uint32_t heap_size;
     std::uint32_t free_head;    // record + 1, or 0
@@ -222,6 +226,7 @@ struct PoolMemory {
     std::uint8_t worker_seats[max_workers];  // the seat that decides for a worker
     std::uint32_t seat_offered[max_seats];   // how many of `offered` are that seat's; kept while requests are dealt
     WorkerLine workers[max_workers];
+    std::atomic<std::uint64_t> holds[max_workers][max_versions / 64];  // of a lent worker: versions that it can run; by it, cleared by the host
     SessionLine sessions[max_sessions];
     VersionLine versions[max_versions];
     ModelLine models[max_models];
@@ -239,10 +244,11 @@ struct PoolMemory {
 class Pool {
 public:
     static std::shared_ptr<Pool> create(std::uint64_t idle_ns);
-    static std::shared_ptr<Pool> attach(int fd);  // takes the descriptor
+    static std::shared_ptr<Pool> attach(int fd, bool writable = true);  // takes the descriptor
 
     [[nodiscard]] PoolMemory& memory() const noexcept { return *memory_; }
     [[nodiscard]] int fd() const noexcept { return region_->fd(); }
+    [[nodiscard]] int readable_fd() const { return region_->readable_fd(); }  // for who may only look; the caller's to close
 
     // The role, repaired if its last holder died. False: could not get it (held) within the time.
     bool try_enter() noexcept;
@@ -336,11 +342,19 @@ public:
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
     // Any time. True when what some blocked record waits for has come.
     [[nodiscard]] bool after_ready(std::span<SessionMap* const> live) const noexcept;
+    // Any time, cheap: may something have come since the blocked were last looked at? Every 100 µs in any case.
+    [[nodiscard]] bool look_due(std::span<SessionMap* const> live) const noexcept;
+    // Any time. The blocked are to be looked at once more.
+    void look_again() noexcept;
     // Any time. True when a blocked record could run but for its version, which is parked and not among `told`.
     [[nodiscard]] bool wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept;
     // Is there anything to do for a worker that takes the role?
     [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
         return ring_ready(live) || queued() > 0 || after_ready(live) || due() || (inline_ != nullptr && offered() > 0);
+    }
+    // The same for whoever asks again and again: what is blocked is looked at only when something may have come.
+    [[nodiscard]] bool work_due(std::span<SessionMap* const> live) const noexcept {
+        return ring_ready(live) || queued() > 0 || look_due(live) || due() || (inline_ != nullptr && offered() > 0);
     }
     // When somebody has to look, for what waits for company; 0: nobody has to.
     [[nodiscard]] std::uint64_t next_due_ns() const noexcept { return __atomic_load_n(&memory_->header.next_due_ns, __ATOMIC_RELAXED); }
@@ -351,7 +365,24 @@ public:
     [[nodiscard]] unsigned offered() const noexcept { return __atomic_load_n(&memory_->header.offered_size, __ATOMIC_RELAXED); }
     [[nodiscard]] unsigned queued() const noexcept { return __atomic_load_n(&memory_->header.heap_size, __ATOMIC_RELAXED); }
 
-    // Wakes one idle worker other than `self` to lead or to take queued work. False when there is none.
+    // ---- workers that other pools lend (lent.cpp) ----
+    [[nodiscard]] bool is_lent(std::uint32_t worker) const noexcept {
+        const std::uint32_t from = memory_->header.lent_from.load(std::memory_order_relaxed);
+        return from != 0 && worker >= from;
+    }
+    // Any time: may somebody else use the time of this pool's worker now? It has nothing to do, and nothing waits here.
+    [[nodiscard]] bool may_lend(std::uint32_t worker) const noexcept;
+    // Any time: has one of the pool's own workers nothing to do?
+    [[nodiscard]] bool has_idle() const noexcept;
+    void set_held(std::uint32_t worker, std::uint32_t version_line, bool held) noexcept;
+    [[nodiscard]] bool holds(std::uint32_t worker, std::uint32_t version_line) const noexcept;
+    // Under the role: does something wait that this lent worker can run?
+    [[nodiscard]] bool has_work_for(std::uint32_t worker) const noexcept;
+    // Under the role: pick() for a lent worker, from what it holds.
+    std::uint32_t pick_held(std::uint32_t worker, std::span<SessionMap* const> maps) noexcept;
+
+    // Wakes one idle worker other than `self` to lead or to take queued work; if the pool has none and none leads, one that is lent. False
+    // when there is none.
     bool promote(std::uint32_t self) noexcept;
     void wake_worker(std::uint32_t worker) noexcept;
 
@@ -376,6 +407,10 @@ private:
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
+    void unlist(std::uint32_t at) noexcept;                  // a blocked record is blocked no more
+    void stop_clock(Record& record) const noexcept;
+    void start_clock(Record& record) noexcept;
+    [[nodiscard]] std::uint32_t ends_of(std::span<SessionMap* const> live) const noexcept;
     // held.cpp
     void enqueue(std::uint32_t record) noexcept;             // newly admitted, and waiting for nobody's end
     void hold(std::uint32_t record) noexcept;
@@ -420,6 +455,7 @@ private:
     std::uint32_t pick_decided(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept;
     std::uint32_t run_claimed(std::span<const Claim> claims, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended, HostSeat& seat) noexcept;
     std::uint32_t pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept;
+    [[nodiscard]] std::uint32_t best_held(std::uint32_t worker) const noexcept;
     void put_offered(std::uint32_t record) noexcept;
     void retake(std::uint32_t record) noexcept;              // offered → where it waits in the default order
     [[nodiscard]] bool is_offered(std::uint32_t record) const noexcept { return __atomic_load_n(&memory_->records[record].offered, __ATOMIC_RELAXED) != 0; }
@@ -437,6 +473,12 @@ private:
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
     std::bitset<max_versions> wanted_;  // this process's own
+    // This process's looks at the blocked. Relaxed: what is missed is looked at 100 µs later.
+    struct Look {
+        std::atomic<std::uint32_t> left{0};    // records that this look has yet to see
+        std::atomic<std::uint32_t> ends{0};    // ends_of() when it began
+        std::atomic<std::uint64_t> began{0};   // ticks
+    } look_;
     struct MappedSeat {
         std::shared_ptr<HostSeat> seat;
         unsigned count;

@@ -94,7 +94,7 @@ std::uint64_t Worker::timer_ns(std::uint32_t record) const noexcept {
 
 // Can a run of this binding be made to leave, and will anybody want it to?
 bool Worker::may_leave(const Binding& binding, std::uint32_t record) {
-    if (suspended_.size() >= most_suspended) return false;
+    if (suspended_.size() >= most_suspended || lender_) return false;  // what is lent is given back by the end of a run
     const bool anywhere = binding.preemption == Preemption::anywhere;
     const Pool::SliceOf slice = pool_->slice_of(record);
     if (!slice.may_be_asked) return false;

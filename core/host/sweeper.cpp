@@ -88,6 +88,7 @@ void Sweeper::tick() {
     if (pool_->memory().header.leader.load(std::memory_order_relaxed) == 0) pool_->drain(live_);
     expire(static_cast<std::uint64_t>(monotonic_ns()));
     if (pool_->seated() && pool_->memory().header.active.load(std::memory_order_relaxed) > 0) pool_->tell_tick();
+    if (!lent_.empty() && pool_->memory().header.active.load(std::memory_order_relaxed) > 0) rouse_lent();
     pool_->leave();
 }
 

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "host/loans.hpp"
 #include "host/pool.hpp"
 
 namespace teal {
@@ -114,6 +115,13 @@ public:
     // By what the record's client knows: a request that waits gets another priority. False: there is none that waits.
     bool change_priority(std::uint32_t session, std::uint32_t slot, std::uint32_t generation, std::int32_t priority);
 
+    // ---- workers that other pools lend (lent.cpp) ----
+    // From this index on workers are lent: this one by that pool, while its worker has nothing to do. Before it starts.
+    void lend(std::uint32_t worker, Sweeper& lender, std::uint32_t its_worker);
+    const std::shared_ptr<Loans>& loans();  // of this pool's workers' time
+    // With bury_worker(): what its process had of the lender's time, and what it held.
+    void bury_lent(std::uint32_t worker, std::uint32_t pid);
+
     // A worker's process is gone. `detail`: signal number, or 256 + exit status. Returns how many requests failed and
     // how many run again.
     struct Buried { std::uint32_t failed; std::uint32_t again; };
@@ -143,6 +151,7 @@ private:
     void watch_leader() noexcept;
     bool overlooks(std::uint32_t leader) noexcept;
     void rouse() noexcept;
+    void rouse_lent() noexcept;
     void expire(std::uint64_t now) noexcept;
     void list_live();
     void enter();
@@ -154,6 +163,14 @@ private:
     std::array<std::unique_ptr<SessionMap>, max_sessions> sessions_;
     std::vector<SessionMap*> maps_;
     std::vector<SessionMap*> live_;
+    struct Lent {
+        std::uint32_t worker;
+        std::shared_ptr<const Pool> lender;
+        std::shared_ptr<Loans> loans;
+        std::uint32_t its_worker;
+    };
+    std::vector<Lent> lent_;             // guarded by mutex_, as is the next
+    std::shared_ptr<Loans> loans_;
 
     struct Attached {
         std::shared_ptr<HostSeat> seat;

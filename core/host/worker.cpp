@@ -26,8 +26,8 @@ std::uint32_t epoch_of(const SessionLine& line) noexcept { return __atomic_load_
 
 }  // namespace
 
-Worker::Worker(std::shared_ptr<Pool> pool, std::uint32_t index)
-    : pool_(std::move(pool)), index_(index), line_(pool_->memory().workers[index]), spin_(pool_->memory().header.idle_ns),
+Worker::Worker(std::shared_ptr<Pool> pool, std::uint32_t index, std::optional<Lender> lender)
+    : pool_(std::move(pool)), index_(index), lender_(std::move(lender)), line_(pool_->memory().workers[index]), spin_(pool_->memory().header.idle_ns),
       maps_(max_sessions, nullptr), sessions_(max_sessions), kernels_(max_versions) {
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.run_started.store(0, std::memory_order_relaxed);
@@ -136,6 +136,7 @@ void Worker::set_kernel(std::uint32_t version_line, std::uint32_t generation, st
     post([=](Worker& w) {
         if (version_line >= max_versions) return;
         w.kernels_[version_line] = {generation, kernel};
+        if (w.lender_) w.pool_->set_held(w.index_, version_line, true);
         w.told_wanted_.reset(version_line);
     });
 }
@@ -145,6 +146,7 @@ void Worker::drop_kernel(std::uint32_t version_line, std::uint32_t generation) {
         w.when_unused([=](const Begun& begun) { return begun.version_line == version_line; }, [=](Worker& worker) {
             if (version_line < max_versions) worker.told_wanted_.reset(version_line);
             if (version_line < max_versions && worker.kernels_[version_line].generation == generation) {
+                if (worker.lender_) worker.pool_->set_held(worker.index_, version_line, false);
                 worker.drop_bindings(version_line);
                 worker.gatherings_.drop(version_line);
                 worker.kernels_[version_line] = {};
@@ -247,22 +249,34 @@ void Worker::apply_inbox() {
     for (auto& news : inbox) news(*this);
 }
 
-TEAL_HOT bool Worker::work_ready() const noexcept {
-    if (goes_on_by_itself() || pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_)) return true;
+// Is there something to do? Cheap, for whoever asks again and again.
+TEAL_HOT bool Worker::work_due() const noexcept { return pool_->work_due(live_) || own_work_due(); }
+
+// Asked by whoever is about to sleep: all that is blocked is looked at.
+bool Worker::work_ready() const noexcept {
+    const bool ready = pool_->work_ready(live_) || (!lender_ && pool_->wanted_ready(live_, told_wanted_));
+    if (ready) pool_->look_again();
+    return ready || (!lender_ && own_work_due());
+}
+
+// What concerns this worker alone, and a lent one not at all.
+TEAL_HOT bool Worker::own_work_due() const noexcept {
+    if (goes_on_by_itself()) return true;
     if (line_.latched.load(std::memory_order_relaxed) != 0 || pool_->seats_changed() != seats_seen_) return true;
     return seat_ != nullptr && seat_->staged(index_);
 }
 
 void Worker::run() {
-    line_.state.store(static_cast<std::uint32_t>(WorkerState::idle), std::memory_order_seq_cst);
+    line_.state.store(static_cast<std::uint32_t>(lender_ ? WorkerState::barred : WorkerState::idle), std::memory_order_seq_cst);
     while (!quit_) {
         if (news_.load(std::memory_order_relaxed)) apply_inbox();
         if (quit_) break;
         if (!suspended_.empty()) shed();
         if (!postponed_.empty()) retry_postponed();
-        const std::uint32_t record = take();
+        const std::uint32_t record = lender_ ? take_for_others() : take();
         if (record != nobody && company_.empty()) execute(record);
         else if (record != nobody) execute_together(record);
+        else if (lender_) wait_for_others();
         else if (!prepare_ahead()) wait();
         if (!leaving_.empty()) {
             for (const auto& [session, epoch] : leaving_) forget_session(session, epoch);
@@ -272,6 +286,7 @@ void Worker::run() {
     while (!suspended_.empty()) drop(take_suspended(suspended_.size() - 1), Reason::host_stopping);
     preemptor_.reset();  // it is this thread's
     give_up_role();
+    if (lender_) lender_->loans->give_back(lender_->worker, line_.pid.load(std::memory_order_relaxed));
     line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_seq_cst);
     std::uint32_t me = index_ + 1;
     if (leading_ && pool_->memory().header.leader.compare_exchange_strong(me, 0)) pool_->promote(index_);
@@ -289,7 +304,7 @@ void Worker::give_up_role() noexcept {
 }
 
 TEAL_HOT std::uint32_t Worker::take() {
-    if (finished_.empty() && !work_ready()) return nobody;
+    if (finished_.empty() && !work_due()) return nobody;
     if (seat_ != nullptr) seat_->prefetch(index_);
     if (!pool_->enter(map_patience_ns)) return nobody;
     if (pool_->seats_changed() != seats_seen_) [[unlikely]] refresh_seat();
@@ -315,9 +330,8 @@ TEAL_HOT std::uint32_t Worker::take() {
         if (more || memory.header.leader.load(std::memory_order_seq_cst) == 0) pool_->promote(index_);
     } else if (more || expected > long_run_ns) {
         // Somebody else watches the rings while this runs; if all are busy, whoever finishes first does.
-        leading_ = false;
-        std::uint32_t me = index_ + 1;
-        memory.header.leader.compare_exchange_strong(me, 0, std::memory_order_seq_cst);
+        line_.state.store(static_cast<std::uint32_t>(WorkerState::running), std::memory_order_seq_cst);  // a lent worker looks at it
+        resign();
         pool_->promote(index_);
     }
     return record;
@@ -338,12 +352,10 @@ TEAL_HOT void Worker::wait() {
     const std::uint64_t idle = __atomic_load_n(&header.idle_ns, __ATOMIC_RELAXED);
     if (idle != spin_.ceiling_ns()) spin_.set_ceiling(idle);
     const std::uint32_t wake_seen = line_.wake.load(std::memory_order_seq_cst);
-    std::uint32_t leader = header.leader.load(std::memory_order_seq_cst);
-    if (leader == 0) header.leader.compare_exchange_strong(leader, index_ + 1, std::memory_order_seq_cst);
-    leading_ = leader == 0 || leader == index_ + 1;
+    leading_ = take_lead();
     line_.state.store(static_cast<std::uint32_t>(leading_ ? WorkerState::leading : WorkerState::idle), std::memory_order_seq_cst);
     const auto stir = [&] {
-        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_ready();
+        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_due();
     };
     wait_began_ = leading_ || seat_ != nullptr ? ticks() : 0;
     if (leading_) {
@@ -354,6 +366,15 @@ TEAL_HOT void Worker::wait() {
         // SYNC: seq_cst: we stored `idle`, then load the leader; who resigns stores leader 0, then looks for idle ones.
         sleep_following(wake_seen);
     }
+}
+
+// From nobody, or from a lent worker: what it sleeps at wakes both of us until it finds that it leads no more. True: we lead.
+bool Worker::take_lead() noexcept {
+    std::atomic<std::uint32_t>& lead = pool_->memory().header.leader;
+    std::uint32_t leader = lead.load(std::memory_order_seq_cst);
+    while (leader == 0 || (leader != index_ + 1 && pool_->is_lent(leader - 1)))
+        if (lead.compare_exchange_weak(leader, index_ + 1, std::memory_order_seq_cst)) return true;
+    return leader == index_ + 1;
 }
 
 void Worker::sleep_leading(std::uint32_t wake_seen) {
@@ -531,7 +552,7 @@ bool Worker::prepare_ahead() {
     for (std::uint32_t i = 0; i < most_ahead && i < __atomic_load_n(&blocked, __ATOMIC_RELAXED); ++i) {
         Record record{};
         AfterLine after{};
-        if (news_.load(std::memory_order_relaxed) || work_ready() || !pool_->try_enter()) return false;
+        if (news_.load(std::memory_order_relaxed) || work_due() || !pool_->try_enter()) return false;
         const bool found = pool_->copy_blocked(i, record, after) && (record.entry.flags & entry_after) != 0;
         pool_->leave();
         if (found && prepare_one(record, after)) return true;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 
 #include "host/batch.hpp"
 #include "host/chain.hpp"
+#include "host/loans.hpp"
 #include "host/pool.hpp"
 #include "kernel/fiber.hpp"
 #include "kernel/kernel.hpp"
@@ -33,7 +35,13 @@ namespace teal {
 
 class Worker {
 public:
-    Worker(std::shared_ptr<Pool> pool, std::uint32_t index);
+    // Whose time a lent worker uses (lent.cpp).
+    struct Lender {
+        std::shared_ptr<const Pool> pool;
+        std::shared_ptr<Loans> loans;
+        std::uint32_t worker = 0;
+    };
+    Worker(std::shared_ptr<Pool> pool, std::uint32_t index, std::optional<Lender> lender = std::nullopt);
     ~Worker();
 
     // From any thread.
@@ -132,7 +140,14 @@ private:
     void give_up_role() noexcept;
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
+    [[nodiscard]] bool work_due() const noexcept;
     [[nodiscard]] bool work_ready() const noexcept;
+    [[nodiscard]] bool own_work_due() const noexcept;
+    [[nodiscard]] bool take_lead() noexcept;
+    // lent.cpp
+    std::uint32_t take_for_others();
+    void wait_for_others();
+    void resign() noexcept;
     // begun.cpp
     void execute(std::uint32_t record);
     bool begin(Begun& begun, std::uint32_t record);
@@ -191,6 +206,8 @@ private:
 
     std::shared_ptr<Pool> pool_;
     std::uint32_t index_;
+    std::optional<Lender> lender_;           // of a lent worker
+    bool in_vain_ = false;                   // of a lent worker: it has looked at all that waits, and may run nothing of it
     WorkerLine& line_;
     SpinBudget spin_;
     bool leading_ = false;

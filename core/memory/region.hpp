@@ -19,7 +19,7 @@ inline constexpr std::uint32_t abi_version = 6;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::size_t huge_page_bytes = 2u << 20;
 
-enum class RegionKind : std::uint32_t { session = 1, tensor = 2, spill = 3, pool = 4, weights = 5, view = 6, desk = 7, trace = 8 };
+enum class RegionKind : std::uint32_t { session = 1, tensor = 2, spill = 3, pool = 4, weights = 5, view = 6, desk = 7, trace = 8, loans = 9 };
 
 struct RegionHeader {
     std::uint64_t magic;          // region_magic; set by create()

@@ -3,8 +3,10 @@
 // Theory of operation: waking a sleeper costs 6–50 µs, spinning through a call of milliseconds costs a core. A call whose length is
 // known within a few percent needs neither: sleep until shortly before its likely end, then spin across it. Kept are a low and a
 // high quantile (10 % and 90 %), per model and shapes, each moved a little up or down by every call: unlike a mean they do not
-// follow the few calls that a busy machine stretches to twice their length. A window longer than an eighth of the call is cut to
-// that, from its end; a call that is not over by then is waited for asleep. Racing writers lose samples, nothing else.
+// follow the few calls that a busy machine stretches to twice their length. A window longer than an eighth of the call, or than 2 ms, is
+// cut to that, from its end: a wake-up saved is worth no more, and whoever waits for a pipeline, whose length depends on what else is under
+// way, would take a core from it for a tenth of a second. A call that is not over by then is waited for asleep. Racing writers lose samples,
+// nothing else.
 #pragma once
 
 #include <atomic>
@@ -32,7 +34,8 @@ public:
         const std::uint64_t low = low_.load(std::memory_order_relaxed);
         if (low < shortest_ns) return {0, 0};
         const std::uint64_t high = high_.load(std::memory_order_relaxed);
-        const std::uint64_t most = low / 8 < 2 * lead_ns ? 2 * lead_ns : low / 8;
+        const std::uint64_t eighth = low / 8 < longest_ns ? low / 8 : longest_ns;
+        const std::uint64_t most = eighth < 2 * lead_ns ? 2 * lead_ns : eighth;
         const std::uint64_t begin = low - lead_ns;
         const std::uint64_t end = (high > low ? high : low) + lead_ns;
         return {begin, end - begin > most ? begin + most : end};
@@ -45,6 +48,7 @@ private:
     }
 
     static constexpr std::uint64_t shortest_ns = 500'000;  // below, spinning all the way costs no more than the window
+    static constexpr std::uint64_t longest_ns = 2'000'000;
     static constexpr std::uint64_t lead_ns = 150'000;      // timer slack (50 µs) and a slow wake-up
     std::atomic<std::uint64_t> low_{0};
     std::atomic<std::uint64_t> high_{0};

@@ -220,6 +220,27 @@ void misdeeds_end_their_session_only(Yard& yard, const Loaded& actor) {
     }
 }
 
+// It answers itself and goes on: by its lines nothing runs. Its CPU time says otherwise.
+void forged_answers_have_a_bound(Yard& yard, const Loaded& actor) {
+    SessionOrder order = order_of(actor);
+    order.call_limit_ns = second / 5;
+    order.idle_ns = 1'000'000;
+    Opened opened = open(yard, order);
+    const Answer answer = opened.call({act_reply, layout::control, offsetof(ControlPage, answer)});
+    CHECK_EQ(answer.outcome, Outcome::done);
+    CHECK(opened.session->wait_ended(20 * second));
+    CHECK_EQ(opened.session->ending().fate, Fate::overdue);
+    // Long pauses and many calls are no such thing.
+    order.idle_ns = second / 10;
+    Opened honest = open(yard, order);
+    const std::uint64_t end = static_cast<std::uint64_t>(monotonic_ns()) + 2 * second;
+    while (static_cast<std::uint64_t>(monotonic_ns()) < end) {
+        CHECK(answers(honest));
+        ::usleep(20'000);
+    }
+    CHECK_EQ(honest.session->ending().fate, Fate::running);
+}
+
 void memory_has_a_limit(Yard& yard, const Loaded& actor) {
     SessionOrder order = order_of(actor);
     order.memory_bytes = 32 << 20;
@@ -347,6 +368,7 @@ int main() {
         sleeps_when_idle(yard, actor);
         late_calls_stay_in_flight(yard, actor);
         misdeeds_end_their_session_only(yard, actor);
+        forged_answers_have_a_bound(yard, actor);
         memory_has_a_limit(yard, actor);
         scribbling_fools_nobody(yard, actor);
         serves_with_a_libc(yard);

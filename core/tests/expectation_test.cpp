@@ -54,6 +54,10 @@ int main() {
         CHECK(bumpy.spun <= bumpy.ran / 8 + static_cast<std::uint64_t>(bumpy.calls) * 300'000);
     }
     {
+        const Seen pipeline = play(1'000'000'000, 0.3, 0, 2000);
+        CHECK(pipeline.spun <= static_cast<std::uint64_t>(pipeline.calls) * 2'000'000);
+    }
+    {
         teal::Expectation slower;  // a model that gets slower is followed
         for (int i = 0; i < 200; ++i) slower.learn(4'000'000);
         for (int i = 0; i < 400; ++i) slower.learn(6'000'000);

@@ -555,6 +555,18 @@ class Sweeper:
 
     def repairs(self) -> int: ...
 
+    def loans_fds(self) -> tuple[int, int]:
+        """
+        For a worker that this pool lends: a descriptor of the pool that reads only, the caller's to close, and that of the loans, which stays ours.
+        """
+
+    def lend(self, worker: int, lender: Sweeper, its_worker: int) -> None:
+        """
+        Workers from this one on are lent: this one by that pool, for its worker's idle time.
+        """
+
+    def bury_lent(self, worker: int, pid: int) -> None: ...
+
     def wake_worker(self, worker: int) -> None: ...
 
     def worker(self, worker: int) -> dict[str, Any]: ...
@@ -720,7 +732,7 @@ class WorkerSlot:
 class Worker:
     """The loop that runs kernels."""
 
-    def __init__(self, pool_fd: int, index: int) -> None: ...
+    def __init__(self, pool_fd: int, index: int, lender_fd: int = -1, loans_fd: int = -1, its_worker: int = 0) -> None: ...
 
     def add_session(self, fd: int, index: int, epoch: int, slots: int, granted: int) -> None: ...
 
@@ -1703,6 +1715,14 @@ class DuckLine:
     def prepared_calls(self) -> int: ...
 
     @property
+    def direct_calls(self) -> int:
+        """Calls that went straight to a box elsewhere, past its duck."""
+
+    @property
+    def direct(self) -> bool:
+        """The box elsewhere answers such calls."""
+
+    @property
     def last_program_ns(self) -> int: ...
 
 class DuckCall:
@@ -1771,6 +1791,10 @@ class DuckBox:
     def ended_fd(self) -> int: ...
 
     @property
+    def direct_calls(self) -> int:
+        """Calls that came straight from a client elsewhere, as the box says."""
+
+    @property
     def ending(self) -> tuple[int, int, str]:
         """(fate, detail, in words); fate 0: it has not ended"""
 
@@ -1791,12 +1815,18 @@ class DuckBox:
     def log(self, start: int, most: int) -> tuple[bytes, int]:
         """(bytes, position of the first)"""
 
+def open_inline(program: DuckProgram, order: dict[str, Any]) -> DuckBox:
+    """A session in this very process, without a sandbox; one at a time."""
+
 class DuckYard:
     """Makes boxes, watches them, ends them."""
 
     def __init__(self, program: str, spares: int = 1, judge_spares: int = 1, namespaces: bool = True, demand_seccomp: bool = True) -> None: ...
 
-    def open(self, program: DuckProgram, order: dict[str, Any]) -> DuckBox: ...
+    def open(self, program: DuckProgram, order: dict[str, Any], direct: DuckOffer | None = None) -> DuckBox: ...
+
+    def refuses_direct(self, sealed: bool) -> str:
+        """Why its boxes can take no direct calls; empty: they can."""
 
     def judge(self, program: DuckProgram, run: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -1833,9 +1863,34 @@ class DuckEchoTimes:
     @property
     def sealed(self) -> list[int]: ...
 
-def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckEchoTimes:
     """
-    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    Round trips in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key; over the loopback, or between two network namespaces (files such as /run/netns/NAME), the duck at `host`.
+    """
+
+class BlobRates:
+    @property
+    def there(self) -> list[float]: ...
+
+    @property
+    def checked(self) -> list[float]: ...
+
+class DuckDirectTimes:
+    @property
+    def bare(self) -> list[int]: ...
+
+    @property
+    def bare_small(self) -> list[int]: ...
+
+    @property
+    def call(self) -> list[int]: ...
+
+    @property
+    def sealed(self) -> list[int]: ...
+
+def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckProgram, calls: int = 20000, bytes: int = 64, client_core: int = 0, box_core: int = 1) -> DuckDirectTimes:
+    """
+    The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.
     """
 
 class DuckBlobRates:
@@ -1846,17 +1901,32 @@ class DuckBlobRates:
     def bare_tcp(self) -> list[float]: ...
 
     @property
-    def udp(self) -> list[float]: ...
+    def bare_udp_huge(self) -> list[float]: ...
 
     @property
-    def udp_sealed(self) -> list[float]: ...
+    def bare_tcp_huge(self) -> list[float]: ...
 
     @property
-    def tcp(self) -> list[float]: ...
+    def bare_udp_small(self) -> list[float]: ...
 
-def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    @property
+    def bare_tcp_small(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> BlobRates: ...
+
+    @property
+    def tcp(self) -> BlobRates: ...
+
+    @property
+    def udp_sealed(self) -> BlobRates: ...
+
+    @property
+    def tcp_sealed(self) -> BlobRates: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckBlobRates:
     """
-    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    Bytes per second, in one run: bare UDP and TCP, and blobs, until they are there and until they are checked; where, as measure_duck_echo().
     """
 
 def measure_box_calls(box: DuckBox, cpu: int, bytes: int, tries: int, pause_ns: int = 0) -> list[int]:
@@ -1870,15 +1940,43 @@ def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, 
     Judged runs of an ordinary static program, and vfork + execve + wait of its file, in turn; ns each, and the CPU time that the judge saw.
     """
 
+def measure_box_series(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int) -> tuple[int, int, list[int]]:
+    """
+    So many judged runs one after the other until all is as before, then as many vfork + execve + wait; ns of each series, and the CPU time in each record.
+    """
+
 def flush_lines(what: Any) -> bool:
     """Drives a packed buffer out of the CPU's caches."""
+
+class DuckOffer:
+    """A socket for direct calls, and their keys."""
+
+    @property
+    def refused(self) -> str:
+        """Why there is none; empty: there is one."""
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+class DuckPath:
+    """A client's end of direct calls, before its session is open."""
+
+    @property
+    def port(self) -> int:
+        """0: it was used."""
 
 class DuckNet:
     """
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
     """
 
-    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int) -> None: ...
+    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int, multicast: str = '') -> None: ...
 
     def start(self) -> None: ...
 
@@ -1896,16 +1994,26 @@ class DuckNet:
 
     def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None:
         """
-        (kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)
+        (kind: 1 opened, 2 lost, 3 message, 4 blob, 5 checked, 6 wrong_key; connection, id, bytes, text, SHA-256, size, descriptor)
         """
 
     def reply(self, connection: int, id: int, data: bytes) -> None: ...
 
     def attach(self, connection: int, box: DuckBox) -> int: ...
 
+    def direct(self, connection: int, port: int) -> DuckOffer:
+        """
+        A socket for the box of that client's next session, which answers it at that port of the client's.
+        """
+
     def detach(self, session: int) -> None: ...
 
     def figures(self) -> dict[str, int]: ...
+
+def duck_put_group(ducks: Sequence[DuckRemote], sha256: bytes, data: Any, group: str, interface: str, bytes_per_second: int, datagram_bytes: int, timeout_ns: int) -> tuple[int, list[int]]:
+    """
+    Sends a blob to several ducks by multicast, then to each what it lacks. Returns the bytes of both. Raises as put() does.
+    """
 
 class DuckRemote:
     """A client's connection to a duck elsewhere."""
@@ -1919,7 +2027,13 @@ class DuckRemote:
         Sends a blob. Returns the bytes that were sent: 0 when the duck had it.
         """
 
-    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str) -> DuckLine: ...
+    def direct(self) -> DuckPath | None:
+        """A path for direct calls of the next session; over TCP there is none."""
+
+    def line(self, session: int, args_bytes: int, ob_bytes: int, who: str, path: DuckPath | None = None, port: int = 0, id: int = 0) -> DuckLine:
+        """
+        Calls of a session. path: of direct(), used up; port, id: of the duck's offer.
+        """
 
     def ping(self, timeout_ns: int) -> int:
         """Nanoseconds of one round trip."""

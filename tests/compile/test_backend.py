@@ -320,3 +320,38 @@ def test_a_failure_in_the_kernel_names_it(compiled: Compile) -> None:
     with pytest.raises(teal.KernelFailed, match="out of"):
         fast(table, torch.tensor([9]))
     same(fast(table, torch.tensor([3])), table[[3]])
+
+
+def test_a_model_in_bfloat16(compiled: Compile) -> None:
+    """Its numbers stay bfloat16 on the way and in the sealed memory."""
+    before = teal.compile.statistics()
+    model = Mlp().eval().bfloat16()
+    fast = compiled(model, fullgraph=True)
+    x = torch.randn(3, 64).bfloat16()
+    with torch.inference_mode():
+        for _ in range(2):
+            result = fast(x)
+            assert result.dtype == torch.bfloat16
+            same(result, model(x), atol=2e-2, rtol=2e-2)
+    assert grown("loaded", before) == 1
+    assert grown("left_bytes", before) == 0
+
+
+def test_bf16_on_request(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    """float32 in, float32 out, bfloat16 in between; where the CPU has no AMX it runs here, and that is said."""
+    model = Mlp().eval()
+    x = torch.randn(64, 64)
+    before = sum(teal.compile.statistics().fallbacks.values())
+    fast = compiled(model, precision="bf16", fallback="eager")
+    with torch.inference_mode():
+        result, wanted = fast(x), model(x)
+    assert result.dtype == torch.float32
+    same(result, wanted, atol=0.05 * float(wanted.abs().max()), rtol=0)
+    fell = sum(teal.compile.statistics().fallbacks.values()) - before
+    if torch.cpu._is_amx_tile_supported():
+        assert fell == 0
+        assert not torch.equal(result, wanted)
+    else:
+        assert fell == 1
+        assert torch.equal(result, wanted)
+        assert "bf16: torch computes float32 so on CPUs with AMX only" in caplog.text

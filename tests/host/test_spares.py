@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import teal
+from teal.host import wire
+from teal.host.process import WorkerProcess
 from teal.host.residence import Residence
 
 
@@ -58,6 +60,32 @@ def test_a_spare_takes_over(mlp_path: Path) -> None:
             assert echo(np.arange(3))[0].numpy().tolist() == [0, 1, 2]
             assert counter(np.arange(3))[0].numpy().tolist() == [0, 2, 4]
             assert pool_of(host).spares_used == turn
+
+
+def test_a_spare_has_run_what_workers_are_called_with(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each kind of inputs; one that comes later does so as well."""
+    ran: list[tuple[int, list[Any]]] = []  # process and inputs
+
+    async def ask(self: WorkerProcess, order: Any, *more: Any) -> Any:
+        answer = await asked(self, order, *more)
+        if isinstance(order, wire.WarmUp):
+            ran.append((self.pid, [given and (given[0], tuple(given[1])) for given in order.inputs]))
+        return answer
+
+    asked = WorkerProcess.ask
+    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    with teal.Host(spares=1) as host:
+        model = host.load("mlp", mlp_path, threads=1)
+        until(lambda: pool_of(host).spares == 1)
+        for rows in (1, 3, 1, 3):
+            model(np.ones((rows, 64), np.float32))
+        until(lambda: len(ran) == 2 and pool_of(host).spares == 1)
+        first = {pid for pid, _ in ran}
+        assert [inputs for _, inputs in ran] == [[("float32", (1, 64))], [("float32", (3, 64))]]
+        kill(host.statistics().workers[0].pid)
+        until(lambda: len(ran) == 4 and pool_of(host).spares == 1)
+        assert {pid for pid, _ in ran[2:]}.isdisjoint(first)
+        assert model(np.ones((3, 64), np.float32))[0].numpy().shape == (3, 8)
 
 
 def test_one_that_still_loads_is_not_counted(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

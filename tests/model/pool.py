@@ -33,6 +33,7 @@ class Pool:
     victim: int = NOBODY  # a worker that may be killed, between two requests or in one; what it ran runs again
     limit: int = 0  # of a client's requests in flight; 0: none
     news: bool = False  # somebody posts
+    lent: int = NOBODY  # a worker that another pool lends, see lent.py
     fine: bool = False  # each load of work_ready() and stir() is a step; else one step for all, and no leader spins
     broken: frozenset[str] = frozenset()
 
@@ -45,6 +46,8 @@ class Pool:
         for client in range(self.clients):
             for name in ("published", "head", "in_flight", "need_wake", "doorbell"):
                 memory[name, client] = 0
+        if self.lent != NOBODY:
+            memory |= {"time": True, "lends": 0, ("busy", 0): False}
         for worker in range(self.workers):
             memory["state", worker] = "idle"
             for name in ("wake", "sleeping", "news", "inbox", "applied", "run_started"):
@@ -133,14 +136,28 @@ def wake_worker(pool: Pool, worker: int) -> Steps:
 
 
 def promote(pool: Pool, self: int) -> Steps:
+    lent = NOBODY
     for worker in range(pool.workers):
         if worker == self:  # if (i == self) continue;
             continue
-        idle = yield load(("state", worker), lambda state: state == "idle")  # workers[i].state.load(seq_cst) != idle
-        if idle:
+        state = yield load(("state", worker), _may_wake)  # state = workers[i].state.load(seq_cst)
+        if state == "resting":
+            lent = worker
+        if state == "idle":
             yield call(wake_worker, pool, worker)  # wake_worker(i); return true;
             return True
-    return False
+    if lent == NOBODY:
+        return False
+    leader = yield load("leader")  # if (leader != 0 && leader - 1 != self && !is_lent(leader - 1)) return false;
+    if leader not in (0, self + 1, pool.lent + 1):
+        return False
+    if "a lent worker is not woken" not in pool.broken:
+        yield call(wake_worker, pool, lent)  # wake_worker(lent);
+    return True
+
+
+def _may_wake(state: str) -> str:
+    return state if state in ("idle", "resting") else ""
 
 
 def drain(pool: Pool) -> Steps:

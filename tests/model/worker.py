@@ -69,6 +69,8 @@ def hand_on(pool: Pool, me: int, leading: bool, request: int, more: bool) -> Ste
             yield call(promote, pool, me)  # pool_->promote(index_);
     # else if (more || expected > ...) {
     elif (more or request in pool.long) and "the leader keeps the lead" not in pool.broken:
+        if pool.lent != NOBODY and "who resigns looks idle" not in pool.broken:
+            yield swap(("state", me), "running")  # line_.state.store(running, seq_cst); matters to a lent worker only
         leading = False  # leading_ = false;
         if "promoted before resigned" in pool.broken:
             yield call(promote, pool, me)
@@ -84,6 +86,8 @@ def execute(pool: Pool, me: int, leading: bool, request: int) -> Steps:
         killed = yield choose(False, True)
         if killed:
             yield goto(die, request)
+    if pool.lent != NOBODY:
+        yield store(("busy", me), True)  # line_.record.store(index, relaxed);
     if request in pool.long:
         yield when(pool.short_ended, f"runs request {request} until all short ones have ended")
     if request in pool.slow:
@@ -93,18 +97,15 @@ def execute(pool: Pool, me: int, leading: bool, request: int) -> Steps:
             yield when(pool.short_ended, f"runs request {request} until all short ones have ended")
         yield store(("run_started", me), 0)  # line_.run_started.store(0, relaxed);
     yield act(lambda m: end(m, request), f"ends request {request}")
+    if pool.lent != NOBODY:
+        yield store(("busy", me), False)  # line_.record.store(nobody, relaxed);
     yield goto(worker, pool, me, leading, pool.client_of(request))
 
 
 def wait(pool: Pool, me: int) -> Steps:
     """Worker::wait(), spinning for no time."""
     wake_seen = yield load(("wake", me))  # wake_seen = line_.wake.load(seq_cst);
-    leader = yield load("leader", lambda leader: "me" if leader == me + 1 else leader and "another")
-    if leader == 0:  # leader = header.leader.load(seq_cst); if (leader == 0)
-        # leader.compare_exchange_strong(leader, index_ + 1);
-        won = yield cas("leader", 0, me + 1, lambda seen: seen[0])
-        leader = "me" if won else "another"
-    leading = leader == "me"  # leading_ = leader == 0 || leader == index_ + 1;
+    leading = yield call(take_lead, pool, me)  # leading_ = take_lead();
     state = "leading" if leading else "idle"
     if "idle is stored relaxed" in pool.broken:
         yield store(("state", me), state)
@@ -120,6 +121,18 @@ def wait(pool: Pool, me: int) -> Steps:
         if not led:
             yield goto(worker, pool, me)
     yield goto(sleep_following, pool, me, wake_seen)
+
+
+def take_lead(pool: Pool, me: int) -> Steps:
+    """Worker::take_lead()."""
+    free = (0,) if "a lent worker keeps the lead" in pool.broken else (0, pool.lent + 1)  # nobody's, or a lent worker's
+    leader = yield load("leader")  # leader = lead.load(seq_cst);
+    while leader in free:
+        won, seen = yield cas("leader", leader, me + 1)  # lead.compare_exchange_weak(leader, index_ + 1, seq_cst)
+        if won:
+            return True
+        leader = seen
+    return leader == me + 1
 
 
 def stir(pool: Pool, me: int, wake_seen: int, leading: bool) -> Steps:

@@ -24,6 +24,7 @@
 #endif
 
 #include "box/box.hpp"
+#include "box/inside/direct.hpp"
 #include "box/inside/gate.hpp"
 #include "box/inside/serve.hpp"
 
@@ -151,6 +152,16 @@ void map_region() noexcept {
     if (descriptor_count < 2) give_up(BecomeStage::descriptors, EBADF);
     const int flags = MAP_SHARED | MAP_FIXED_NOREPLACE | (m.region_bytes <= (4u << 20) ? MAP_POPULATE : 0);
     need(map_at(layout::control, m.region_bytes, PROT_READ | PROT_WRITE, flags, descriptors[1], 0), layout::control, BecomeStage::region);
+}
+
+// The socket of direct calls, and their keys: while libc's thread pointer is there. Returns the first descriptor that is not needed.
+int take_direct_socket() noexcept {
+    if (order.message.direct_id == 0) return box_socket + 1;
+    if (descriptor_count < 3) give_up(BecomeStage::descriptors, EBADF);
+    if (descriptors[2] != direct_socket)   // what is there by now was mapped, and is not needed any more
+        if (const long result = gate(SYS_dup3, descriptors[2], direct_socket, 0); result < 0) give_up(BecomeStage::descriptors, result);
+    if (const int error = prepare_direct(order.message); error != 0) give_up(BecomeStage::keys, error);
+    return direct_socket + 1;
 }
 
 // A run's stdin, stdout and stderr, and its buffers.
@@ -323,7 +334,8 @@ void become(BoxKind kind) noexcept {
     }
     pin_here(m.pin[0]);
     set_limits();
-    if (const long result = gate(SYS_close_range, box_socket + 1, ~0u, 0); result < 0) give_up(BecomeStage::descriptors, result);
+    const int first_useless = kind == BoxKind::resident ? take_direct_socket() : box_socket + 1;
+    if (const long result = gate(SYS_close_range, first_useless, ~0u, 0); result < 0) give_up(BecomeStage::descriptors, result);
     if (kind != BoxKind::resident) ignore_file_limit();
     say_running();   // the socket stays: a run has no call that could use it
     const std::uint64_t entry = m.entry, stack = end - m.stack_bytes, narrow = m.narrow;

@@ -17,6 +17,7 @@
 #include <ctime>
 
 #include "box/box.hpp"
+#include "box/inside/direct.hpp"
 #include "box/inside/gate.hpp"
 
 namespace teal::box {
@@ -47,7 +48,10 @@ std::uint64_t main_thread_pointer = 0;
 std::uint64_t idle_ticks = 0;
 std::uint64_t args_bytes = 0, log_offset = 0, log_bytes = 0;
 std::uint64_t orders_seen = 0;
-bool closing = false, served = false, cpu_known = false;
+std::atomic<bool> closing{false};   // relaxed: read between two things to do; an inline program is told from outside
+int order_socket = box_socket;
+bool served = false, cpu_known = false;
+void (*leave)(int) = nullptr;   // of an inline program: where serve() goes instead of back
 std::atomic<std::uint32_t> log_lock{0};
 Ib ibs[most_ibs];
 
@@ -162,7 +166,8 @@ int obey(const OrderMessage& order, int fd) noexcept {
         duck()->ib_bytes = 0;
         return 0;
     case OrderOp::forget: return forget_ib(order.id);
-    case OrderOp::close: closing = true; return 0;
+    case OrderOp::close: closing.store(true, std::memory_order_relaxed); return 0;
+    case OrderOp::wake: return 0;
     }
     return EINVAL;
 }
@@ -177,9 +182,10 @@ bool take_order() noexcept {
     header.msg_iovlen = 1;
     header.msg_control = space;
     header.msg_controllen = sizeof space;
-    const long got = raw(SYS_recvmsg, box_socket, reinterpret_cast<long>(&header), MSG_DONTWAIT);
-    if (got == 0) closing = true;   // the yard is gone
+    const long got = raw(SYS_recvmsg, order_socket, reinterpret_cast<long>(&header), MSG_DONTWAIT);
+    if (got == 0) closing.store(true, std::memory_order_relaxed);   // the yard is gone
     if (got != sizeof order || order.magic != message_magic) return false;
+    if (order.op == OrderOp::wake) return true;
     int fd = -1;
     if (header.msg_controllen >= CMSG_LEN(sizeof(int))) std::memcpy(&fd, space + CMSG_LEN(0), sizeof fd);
     OrderDoneLine& done = control()->order_done;
@@ -210,9 +216,8 @@ void take_over_guards(std::uint64_t mine) noexcept {
 #endif
 }
 
-std::int64_t run_call(std::uint64_t bytes) noexcept {
+std::int64_t run_call(const void* args, std::uint64_t bytes) noexcept {
     if (bytes > args_bytes) return -EINVAL;
-    const void* args = control()->ask.args;
     const std::uint32_t cores = duck()->cores;
     if (cores > 1) {
         go.args = args;
@@ -241,7 +246,9 @@ void answer_ask(std::uint64_t seq) noexcept {
     const std::uint64_t bytes = page0->ask.bytes;
     std::int64_t result = -ENOSYS;
     if (op == AskOp::call) {
-        result = run_call(bytes);
+        result = run_call(page0->ask.args, bytes);
+    } else if (op == AskOp::once) {
+        result = run_once(page0->once.number, page0->ask.args, bytes, run_call);
     } else if (op == AskOp::clear) {
         std::memset(duck()->ob, 0, duck()->ob_bytes);
         result = 0;
@@ -309,6 +316,31 @@ void await_work(std::uint64_t asks_seen) noexcept {
     ask.sleeps.store(0, std::memory_order_relaxed);
 }
 
+// The same with a client elsewhere that calls directly: its packets are answered here. True: something lies on the box's own socket.
+bool await_packets(std::uint64_t asks_seen) noexcept {
+    AskLine& ask = control()->ask;
+    OrderLine& orders = control()->order;
+    std::uint64_t start = duck_ticks();
+    for (std::uint32_t round = 1;; ++round) {
+        const bool came = take_direct(run_call);
+        if (ask.seq.load(std::memory_order_acquire) != asks_seen) return false;   // SYNC: pairs with the exchange in Caller::submit_in_place()
+        if (orders.seq.load(std::memory_order_acquire) != orders_seen) return false;   // SYNC: pairs with the release in Session::order()
+        if (came) {
+            start = duck_ticks();
+            const std::uint32_t cpu = say_cpu();
+            if (cpu == 0 || cpu != direct_cpu()) continue;
+            break;   // the client polls on this very CPU
+        }
+        if ((round & 15) != 0) continue;
+        if (duck_ticks() - start > idle_ticks) break;
+        if ((round & 127) == 0) yield();   // whoever shall send may be on this CPU
+    }
+    ask.sleeps.store(2, std::memory_order_seq_cst);   // before the looks: whoever writes seq after them sees it
+    if (ask.seq.load(std::memory_order_seq_cst) == asks_seen && orders.seq.load(std::memory_order_seq_cst) == orders_seen) sleep_direct();
+    ask.sleeps.store(0, std::memory_order_relaxed);
+    return true;
+}
+
 void set_state(BoxState state, std::int32_t status) noexcept {
     OrderDoneLine& line = control()->order_done;
     line.status = status;
@@ -316,11 +348,16 @@ void set_state(BoxState state, std::int32_t status) noexcept {
     wake(low_half(line.state), false);
 }
 
+int gone(int status) {
+    if (leave != nullptr) leave(status);
+    return status;
+}
+
 int serve(const duck_t* given, const duck_program_t* served_program) {
     if (served || given != duck() || served_program == nullptr || served_program->abi != DUCK_ABI || served_program->bytes < sizeof(duck_program_t) ||
         served_program->call == nullptr) {
         set_state(BoxState::refused, EINVAL);
-        return 64;
+        return served ? 64 : gone(64);
     }
     served = true;
     program = served_program;
@@ -328,27 +365,29 @@ int serve(const duck_t* given, const duck_program_t* served_program) {
     if (program->init != nullptr)
         if (const int status = program->init(duck()); status != 0) {
             set_state(BoxState::refused, status);
-            return status;
+            return gone(status);
         }
     set_state(BoxState::ready, 0);
     std::uint64_t asks_seen = 0;
-    while (!closing) {
-        await_work(asks_seen);
+    while (!closing.load(std::memory_order_relaxed)) {
+        bool told = false;
+        if (has_direct()) told = await_packets(asks_seen);
+        else await_work(asks_seen);
         const std::uint64_t orders = control()->order.seq.load(std::memory_order_acquire);   // SYNC: pairs with the release in Session::order()
-        if (orders != orders_seen) {
+        if (told || orders != orders_seen) {
             while (take_order()) {
             }
             orders_seen = orders;
         }
         const std::uint64_t asks = control()->ask.seq.load(std::memory_order_acquire);   // SYNC: pairs with the exchange in Caller::submit_in_place()
-        if (asks != asks_seen && !closing) {
+        if (asks != asks_seen && !closing.load(std::memory_order_relaxed)) {
             answer_ask(asks);
             asks_seen = asks;
         }
     }
     if (program->exit != nullptr) program->exit(duck());
     set_state(BoxState::ended, 0);
-    return 0;
+    return gone(0);
 }
 
 void await_go(std::uint64_t seen) noexcept {
@@ -385,6 +424,22 @@ void prepare_duck(const BecomeMessage& m) noexcept {
     log_offset = m.log_offset;
     log_bytes = m.log_bytes;
     cpu_known = cpu_can_be_read();
+}
+
+void begin_inline(void (*left)(int), int socket) noexcept {
+    leave = left;
+    order_socket = socket;
+    served = false;
+    closing.store(false, std::memory_order_relaxed);
+    orders_seen = 0;
+}
+
+void stop_inline() noexcept { closing.store(true, std::memory_order_relaxed); }
+
+void end_inline() noexcept {
+    for (Ib& ib : ibs)
+        if (ib.address != nullptr) (void)forget_ib(ib.id);
+    raw(SYS_munmap, static_cast<long>(layout::duck), static_cast<long>(page));
 }
 
 void touch_duck() noexcept {

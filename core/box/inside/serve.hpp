@@ -15,4 +15,9 @@ void serve_core(void* core) noexcept;
 // How many of them have come there.
 std::uint32_t cores_waiting() noexcept;
 
+// Of a program that runs in its duck's own process (core/box/inline.cpp), one at a time. serve() ends in `left` there, and never returns.
+void begin_inline(void (*left)(int), int socket) noexcept;
+void stop_inline() noexcept;    // when it next looks whether there is something to do
+void end_inline() noexcept;     // after `left`, with libc's thread pointer
+
 }  // namespace teal::box

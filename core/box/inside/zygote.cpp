@@ -29,6 +29,7 @@
 #include "box/inside/confine.hpp"
 #include "box/inside/filter.hpp"
 #include "box/inside/gate.hpp"
+#include "box/inside/seal.hpp"
 #include "box/message.hpp"
 
 namespace teal::box {
@@ -182,6 +183,7 @@ int zygote_main(bool use_namespaces) {
     hello.word = ZygoteWord::hello;
     const int devices = open_devices();
     hello.guests = devices;
+    hello.seals = load_seals();
     enter_namespaces(hello, use_namespaces);
     prctl(PR_SET_NAME, "teal-zygote");
     hello.pid = static_cast<std::uint32_t>(getpid());

@@ -30,16 +30,22 @@ log = logging.getLogger("teal.duck")
 @click.option("--name", default="default", show_default=True, metavar="NAME", help="Name among your ducks here.")
 @click.option("--listen", metavar="HOST:PORT", help="For clients of other machines too, UDP and TCP. Port 0: any.")
 @click.option("--key-file", metavar="FILE", help="Key that they need; beyond loopback it must be given.")
+@click.option("--multicast", metavar="ADDRESS", help="Take data that is sent to many ducks at once, by the interface "
+              "with this IPv4 address (teal.duck.Group).")  # fmt: skip
 @click.option("--idle", default="10ms", show_default=True, metavar="TIME", help="Polls so long after the last call.")
 @click.option("--memory", callback=options.nbytes, metavar="SIZE", help="Most memory for all [default: what is free]")
 @click.option("--reserve", default="512M", show_default=True, callback=options.nbytes, metavar="SIZE",
               help="Of what is free, left free.")  # fmt: skip
 @click.option("--cache", metavar="DIR|none", help="Where programs and data are kept [default: ~/.cache/teal/ducks]")
-@click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm"]),
+@click.option("--sandbox", default="process", show_default=True, type=click.Choice(["process", "kvm", "inline"]),
               help="What programs run in.")  # fmt: skip
+@click.option("--trust-programs", is_flag=True, help="Allow sandbox inline: programs inside this very process, for "
+              "tests and for nobody's programs but your own.")  # fmt: skip
 @click.option(
     "--spares", default=1, show_default=True, type=click.IntRange(0, 64), metavar="N", help="Boxes kept ready."
 )
+@click.option("--no-direct", is_flag=True, help="All calls of clients elsewhere go through this process, over its one "
+              "port.")  # fmt: skip
 @click.option("--classic", metavar="HOST:PORT", help="JudgeDuck-OS's own UDP protocol too: no authentication, so "
               "loopback only; usual port 9999.")  # fmt: skip
 @click.option("--classic-trusted", is_flag=True, help="--classic beyond loopback: whoever reaches it may run programs, "
@@ -55,12 +61,15 @@ def command(
     name: str,
     listen: str | None,
     key_file: str | None,
+    multicast: str | None,
     idle: str,
     memory: int | None,
     reserve: int,
     cache: str | None,
     sandbox: str,
+    trust_programs: bool,
     spares: int,
+    no_direct: bool,
     classic: str | None,
     classic_trusted: bool,
     classic_buffer: int | None,
@@ -94,12 +103,15 @@ def command(
         name,
         listen=listen,
         key_file=key_file,
+        multicast=multicast,
         idle=idle,
         memory=memory,
         reserve=reserve,
         cache=False if cache == "none" else cache,
         sandbox=sandbox,
+        trust_programs=trust_programs,
         spares=spares,
+        direct=not no_direct,
         classic=classic,
         classic_trusted=classic_trusted,
         classic_buffer=classic_buffer,

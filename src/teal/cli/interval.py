@@ -26,6 +26,7 @@ from teal.host.records import (
     merged,
     paths_of,
     place,
+    pools_of,
 )
 
 Raw = Mapping[str, Any]  # Host._raw_statistics(), or a part of it
@@ -93,7 +94,7 @@ def between(before: Raw | None, after: Raw) -> Interval:
         interval_s=elapsed,
         since_start=before is None,
         unattributed=sum(seen["requests"] for key, seen in after["callers"].items() if key.endswith("/-1")),
-        pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in after["pools"]),
+        pools=pools_of(after),
         cache=filled(CacheStatistics, after["cache"]),
         workers=_workers(before, after, elapsed),
         models=_versions(before, after, elapsed),

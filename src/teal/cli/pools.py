@@ -13,9 +13,9 @@ _CORES = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _NUMBERS = ("workers", "threads", "in_flight", "slots", "keep", "spares", "batch", "agents")
 _SIZES = ("bytes", "memory", "agent_memory")
 _SETTINGS = (
-    "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, ducks (parted by "
-    "+), duck-key-file, bytes, in-flight, slots, policy (its settings parted by semicolons), agents, link, agent-core, "
-    "placement, max-wait, local-fast-path and agent-memory"
+    "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, helps and ducks (parted "
+    "by +), duck-key-file, bytes, in-flight, slots, policy (its settings parted by semicolons), agents, link, "
+    "agent-core, placement, max-wait, local-fast-path and agent-memory"
 )
 
 
@@ -76,7 +76,7 @@ def _value(name: str, text: str) -> Any:
         return cores(text, "--pool")
     if name in _SIZES:
         return options.size(text, "--pool")
-    if name == "ducks":
+    if name in ("ducks", "helps"):
         return [one for one in text.split("+") if one]
     if name in ("policy", "link"):
         return text.replace(";", ",")

@@ -53,8 +53,8 @@ class _Order:
 @click.option("--keep", default=1, show_default=True, metavar="N", help="Replaced versions kept for `teal rollback`.")
 @click.option("--spares", default=0, show_default=True, metavar="N", help="Workers ready to replace one that dies.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
-              help="One more pool: workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, bytes, "
-                   "in-flight, slots, policy, link, agent-core, placement, max-wait; repeatable.")  # fmt: skip
+              help="One more pool: workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, helps, "
+                   "bytes, in-flight, slots, policy, link, agent-core, placement, max-wait; repeatable.")  # fmt: skip
 @click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
 @click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
 @click.option("--quantum", default="0us", show_default=True, metavar="TIME",
@@ -117,6 +117,7 @@ def command(
       teal serve --name big --workers 2 --cores 2-7 --load minilm=model.onnx --max-bytes 4G
       teal serve --pool fast:workers=2,idle=1ms,cores=1-3 --load fast:echo=builtin:identity
       teal serve --pool rows:batch=8,delay=1ms --load rows:minilm=model.onnx
+      teal serve --pool bulk:workers=2,helps=default --load bulk:report=report.onnx --load minilm=model.onnx
       teal serve --quantum 50us --load report=reports:slow
       teal serve --policy shinjuku:quantum=50us --link pcie --agent-core 1
       teal serve --repository /srv/models --load minilm --json

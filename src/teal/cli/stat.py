@@ -135,6 +135,10 @@ def _remarks(found: Interval) -> list[str]:
             f"{found.unattributed:,} calls are in no row's copy, wake and total: a client counts "
             f"{_core.MODELS_COUNTED_APART} models apart"
         )
+    remarks += [
+        f"pool {pool.name}: {pool.stolen:,} requests were run by other pools that help it"
+        for pool in found.pools if pool.stolen
+    ]  # fmt: skip
     remarks += [line for model in found.models if (line := _preempted(model))]
     cache = found.cache
     if cache.hits or cache.misses or cache.note:
@@ -165,7 +169,8 @@ def _workers(found: Interval) -> Table:
     table = draw.table(("worker", "pool", "state", *numbers), right=("worker", *numbers))
     for w in found.workers:
         rates = (draw.rate(w.requests_per_s), draw.rate(w.sleeps_per_s))
-        draw.row(table, str(w.pid), w.pool, w.state, f"{w.requests:,}", *rates)
+        pool = w.pool if w.lent_by is None else f"{w.pool} (lent by {w.lent_by})"
+        draw.row(table, str(w.pid), pool, w.state, f"{w.requests:,}", *rates)
     return table
 
 

@@ -41,6 +41,7 @@ class Parts:
     """The package's classes, without the engines that their constructors would start."""
 
     def __init__(self) -> None:
+        import cv2
         import yaml
         from rapidocr_onnxruntime import RapidOCR
         from rapidocr_onnxruntime.ch_ppocr_cls import TextClassifier
@@ -48,6 +49,7 @@ class Parts:
         from rapidocr_onnxruntime.ch_ppocr_det.utils import DBPostProcess, DetPreProcess
         from rapidocr_onnxruntime.ch_ppocr_rec import TextRecognizer
 
+        cv2.setNumThreads(1)  # a worker is a core; OpenCV's own threads would take those of the others
         self.settings: dict[str, Any] = yaml.safe_load((folder() / "config.yaml").read_text("utf-8"))
         det, cls, rec = (self.settings[stage] for stage in ("Det", "Cls", "Rec"))
         self.shrink = DetPreProcess(det["limit_side_len"], det["limit_type"])

@@ -8,15 +8,14 @@ from typing import Any
 from teal import _core
 from teal.duck import messages
 from teal.duck.blob import Blob
+from teal.duck.yards import AnyYard
 from teal.errors import InvalidArgument
 
 ABIS = ("linux", "duckinfo")
 MOST_OUTPUT = 32 << 20  # of stdout and stderr each, that travel with the record
 
 
-def judged(
-    yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None
-) -> dict[str, Any]:
+def judged(yard: AnyYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None) -> dict[str, Any]:
     """The record, with what was written. Raises InvalidArgument; what the program does is in the record."""
     if order.abi not in ABIS:
         raise InvalidArgument(f"{order.abi[:40]!r}, expected one of {ABIS}", path="$.abi")
@@ -38,7 +37,7 @@ def judged(
 
 
 def _linux(
-    yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, _: Blob | None, fds: tuple[int, int, int]
+    yard: AnyYard, program: _core.DuckProgram, order: messages.Judge, _: Blob | None, fds: tuple[int, int, int]
 ) -> dict[str, Any]:
     stdin, out, err = fds
     return yard.judge(program, {
@@ -48,7 +47,7 @@ def _linux(
 
 
 def _duckinfo(
-    yard: _core.DuckYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None,
+    yard: AnyYard, program: _core.DuckProgram, order: messages.Judge, given: Blob | None,
     fds: tuple[int, int, int],
 ) -> dict[str, Any]:  # fmt: skip
     stdin, out, err = fds

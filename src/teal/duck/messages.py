@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from teal.host.wire import Message
 
-PROTOCOL = 1
+PROTOCOL = 2
 MOST_CORES = 64
 LEAST_ARGS, MOST_ARGS = 4096, 64 << 20
 MOST_OB = 1 << 36
@@ -62,6 +62,7 @@ class Open(Message, tag="open"):
     timeout_ns: Annotated[int, Meta(ge=0, le=LONGEST_NS)] = 0  # of one call; 0: no bound
     memory: Bytes = 0  # beyond the program's own image; 0: the duck's own choice
     sandbox: str | None = None  # process or kvm; None: the duck's own
+    direct: Annotated[int, Meta(ge=0, le=65535)] = 0  # the client's UDP port for direct calls; 0: it wants none
 
 
 class Map(Message, tag="map"):

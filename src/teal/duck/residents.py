@@ -24,7 +24,7 @@ from teal.duck.blob import Blob, pages
 from teal.duck.cache import Cache
 from teal.duck.journal import Journal
 from teal.duck.owner import Owner
-from teal.duck.yards import Yards
+from teal.duck.yards import AnyYard, Yards
 from teal.errors import InvalidArgument, NotFound, PeerDied, QuotaExceeded
 
 log = logging.getLogger("teal.duck")
@@ -56,6 +56,7 @@ class Resident:
     maps: int = 0
     logged: int = 0  # bytes of its log that the journal has
     wire: int = 0  # its number on the network
+    indirect: str = ""  # why its client cannot call it directly; empty: it can, or is on this machine
     ends: Any = None
 
 
@@ -96,9 +97,12 @@ class Residents:
 
     # ---- sessions ------------------------------------------------------------------------------------------------
 
-    def open(self, owner: Owner, order: messages.Open) -> Resident:
-        """Raises NotFound (send the program), InvalidArgument, QuotaExceeded, KernelFailed."""
-        yard = self._yards.get(order.sandbox)
+    def open(self, owner: Owner, order: messages.Open, offer: _core.DuckOffer | None = None) -> Resident:
+        """``offer``: for direct calls of a client elsewhere.
+
+        Raises NotFound (send the program), InvalidArgument, QuotaExceeded, KernelFailed.
+        """
+        yard, direct, indirect = self._yard(order, offer)
         blob = self._programs.use(order.program)
         cost = 0
         try:
@@ -107,19 +111,20 @@ class Residents:
             cost = self._take(
                 pages(order.ob) + pages(order.args) + program.memory_bytes + memory + _LOG_BYTES + order.cores * 4096
             )
-            box = yard.open(program, {
+            asked = {
                 "cores": order.cores, "pin": self._pin(order.cores), "args_bytes": order.args, "ob_bytes": order.ob,
                 "log_bytes": _LOG_BYTES, "memory_bytes": memory,
                 "idle_ns": self._idle_ns if order.idle_ns is None else order.idle_ns,
                 "start_limit_ns": _START_NS, "call_limit_ns": order.timeout_ns,
-            })  # fmt: skip
+            }  # fmt: skip
+            box = yard.open(program, asked, direct)
         except BaseException:
             self._give(cost)
             self._programs.release(blob)
             self.refused += 1
             raise
         with self._guard:
-            resident = Resident(next(self._numbers), owner, order, blob, box, cost)
+            resident = Resident(next(self._numbers), owner, order, blob, box, cost, indirect=indirect)
             if not owner.gone:
                 self._sessions[resident.number] = resident
                 self.opened += 1
@@ -129,6 +134,15 @@ class Residents:
         log.info("session %d of %s: %s, %d core(s), process %d", resident.number, owner.label,
                  order.name or blob.digest[:16], order.cores, box.facts["box_pid"])  # fmt: skip
         return resident
+
+    def _yard(self, order: messages.Open, offer: _core.DuckOffer | None) -> tuple[AnyYard, _core.DuckOffer | None, str]:
+        """The yard for a session, what its box gets for direct calls, and why it gets nothing."""
+        if offer is None or offer.refused:
+            return self._yards.get(order.sandbox), None, "" if offer is None else offer.refused
+        found = self._yards.direct(order.sandbox, sealed=offer.sealed)
+        if isinstance(found, str):
+            return self._yards.get(order.sandbox), None, found
+        return found, offer, ""
 
     def _pin(self, cores: int) -> list[int]:
         """Several cores of one session do not share one; a single one goes where the system puts it."""
@@ -196,7 +210,7 @@ class Residents:
             self._mapped(resident, 0, 0)
 
     def _map_blob(self, resident: Resident, digest: str) -> None:
-        blob = self._data.use(digest)
+        blob = self._data.use(digest, resident.owner)
         try:
             resident.box.map(messages.digest_key(digest), blob.fd, blob.nbytes)
         except BaseException:
@@ -308,6 +322,8 @@ class Residents:
                 "ob_bytes": one.order.ob,
                 "ib_bytes": one.ib_bytes,
                 "maps": one.maps,
+                "direct_calls": one.box.direct_calls,
+                "indirect": one.indirect,
                 "state": one.box.ending[2],
                 "seconds": time.time() - one.opened,
             }

@@ -43,6 +43,7 @@ class SessionStatistics:
     ib_copies: int  # input buffers that had to be copied, once each
     ib_copied_bytes: int
     last_program_ns: int  # the last call, in the program
+    direct_calls: int  # that went straight to the program's box on another machine
 
 
 class Prepared:
@@ -82,7 +83,7 @@ class Session:
         self._mapped_as: Any = None
         self._closed = self._died = False
         self._calls = self._failed = self._restarts = self._given_up = 0
-        self._maps = self._copies = self._copied = 0
+        self._maps = self._copies = self._copied = self._direct = 0
         self._gone = 0  # segments that the duck knows to be gone
         self.timeout_ns = order.timeout_ns
         self._open()
@@ -96,6 +97,8 @@ class Session:
         """Process of the box, on the duck's machine."""
         self.sandbox: str = body["sandbox"]
         """What keeps the program in: process or kvm."""
+        self.indirect: str = body["indirect"]
+        """Why no call of it goes straight to its box on another machine; empty: they may, or it is on this one."""
         self._died = False
         self._there: set[int] = set()  # input buffers that the box has mapped, by their keys; the duck may drop some
 
@@ -167,6 +170,7 @@ class Session:
             raise Busy("a call of this session is still running; wait for it, or open another session")
 
     def _again(self) -> None:
+        self._direct += self._line.direct_calls
         self._line.close()
         self._leave(kill=True)
         self._open()
@@ -250,7 +254,7 @@ class Session:
         """Counters of this session."""
         return SessionStatistics(
             self._calls + self._line.prepared_calls, self._failed, self._restarts, self._given_up, self._maps,
-            self._copies, self._copied, self._line.last_program_ns,
+            self._copies, self._copied, self._line.last_program_ns, self._direct + self._line.direct_calls,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -68,6 +68,7 @@ class Daemon:
         self.listener.open()
         try:
             await asyncio.gather(*(pool.start() for pool in self.pools.values()))
+            await asyncio.gather(*(pool.lending.start(self.pools) for pool in self.pools.values()))
             await self.agents.start_configured()
         except BaseException:
             self.listener.close()
@@ -255,8 +256,10 @@ class Daemon:
         """Raw numbers; records.py makes records of them."""
         workers = []
         for pool in self.pools.values():
-            for worker in pool.workers:
-                workers.append({**pool.sweeper.worker(worker.index), "pid": worker.pid, "pool": pool.name})
+            lenders = {lent.process: lent.lender for lent in pool.lent}
+            for worker in pool.everyone:
+                own = {"pid": worker.pid, "pool": pool.name, "lent_by": lenders.get(worker)}
+                workers.append({**pool.sweeper.worker(worker.index), **own})
         clients = []
         for client in self.listener.clients:
             for pool_name, session in client.all_sessions():

@@ -38,10 +38,10 @@ from teal.host.records import (
     Histogram,
     HostStatistics,
     ModelInfo,
-    PoolStatistics,
     Verified,
     WorkerStatistics,
     filled,
+    pools_of,
 )
 from teal.host.settings import DEFAULT_POOL, daemon_arguments
 from teal.tune import choice as tuning
@@ -116,7 +116,8 @@ class Host:
     urgent, if its kernel can be preempted (docs/preemption.md); 0: it runs to its end.
     pools: more of them beside "default", as in ``{"fast": {"workers": 2, "idle": "1ms", "cores": [1, 2]}}``: workers,
     idle, threads, cores, memory, keep, spares, batch, delay, quantum, and a client's bytes, in_flight and slots; what
-    a pool does not say is as above. Each has workers, memory and sessions of its own.
+    a pool does not say is as above. Each has workers, memory and sessions of its own. ``helps`` names others whose
+    requests a pool runs as well, when it has nothing to do and they have no free worker (docs/models.md).
     memory: bytes that the models of a pool may take; beyond it those used least recently are parked, and brought back
     when somebody calls them (docs/models.md).
     keep: how many replaced versions of a name stay as files, so that rollback() can bring them back.
@@ -405,7 +406,7 @@ class Host:
         return filled(
             HostStatistics,
             raw,
-            pools=tuple(filled(PoolStatistics, pool, cores=tuple(pool["cores"])) for pool in raw["pools"]),
+            pools=pools_of(raw),
             workers=tuple(filled(WorkerStatistics, worker) for worker in raw["workers"]),
             clients=tuple(
                 filled(ClientStatistics, client, stages={name: Histogram.of(b) for name, b in client["stages"].items()})

@@ -314,6 +314,7 @@ class Loading:
         pool.sweeper.limit_running(name.index, version.concurrency or 0)
         pool.sweeper.publish_version(version.line, True)
         pool.set_idle()
+        pool.changed()
         if version.pinned:
             return  # it stands beside the others
         for other in [v for v in name.versions.values() if v is not version and not v.pinned]:

@@ -40,6 +40,11 @@ class Parking:
 
     def start(self) -> None:
         if self._budget is not None:
+            self.watch()
+
+    def watch(self) -> None:
+        """From now on it is seen which versions are used."""
+        if self._looker is None:
             self._look()
 
     def stop(self) -> None:
@@ -58,10 +63,10 @@ class Parking:
     # ---- how much there is ---------------------------------------------------------------------------------------
 
     def used(self) -> int:
-        """Bytes of the files of all versions, and of what workers hold of those that are resident."""
+        """Bytes of the files of all versions, and of what workers, lent ones too, hold of those that are resident."""
         versions = self._pool.versions.values()
         held = sum(v.memory * self._pool.settings.workers for v in versions if not v.parked)
-        return held + sum(v.nbytes for v in versions) + self._coming
+        return held + sum(v.nbytes for v in versions) + self._coming + self._pool.lending.bytes()
 
     async def admit(self, name: str, nbytes: int) -> int:
         """Room for a version whose file has so many bytes; to be given back with ``settled``. Raises QuotaExceeded."""
@@ -91,6 +96,8 @@ class Parking:
         left = [v for v in self._pool.versions.values() if v is not besides and _may_park(v)]
         left.sort(key=lambda v: v.used, reverse=True)
         while self.used() - counted + need > self._budget:
+            if await self._pool.lending.give_way():
+                continue
             if not left:
                 raise QuotaExceeded(
                     f"{name!r} needs {need} bytes, and the models of pool {self._pool.name!r} have "
@@ -111,6 +118,7 @@ class Parking:
             await asyncio.sleep(_FINISHING)
         await pool.drop_kernel(version.line, version.generation, parked=True)
         self.parkings += 1
+        pool.changed()
         log.info("pool %s: parked %s version %d", pool.name, version.name, version.number)
 
     def wanted(self, report: wire.Wanted) -> None:
@@ -144,6 +152,7 @@ class Parking:
             version.parked = False
             self.returns += 1
             pool.sweeper.unpark_version(version.line)
+            pool.changed()
             log.info("pool %s: %s version %d is back after %.0f ms", pool.name, version.name, version.number,
                      1e3 * (loop.time() - start))  # fmt: skip
 

@@ -21,6 +21,7 @@ from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
 from teal.host.cache import Cache
+from teal.host.lending import Lending, Lent
 from teal.host.limits import spare_descriptors
 from teal.host.parking import Parking
 from teal.host.process import WorkerProcess, how_it_ended
@@ -115,9 +116,17 @@ class Pool:
         self.names = 0  # model indices given out
         self.residence = Residence(self)
         self.parking = Parking(self)
+        self.lending = Lending(self)
+        self.lent: list[Lent] = []  # workers that other pools lend to this one
+        self.helpers: list[Lending] = []  # of those
         self.spares = Spares(self)
         self.seats = Seats(self)
         self.recording = Recording(self)
+
+    @property
+    def everyone(self) -> list[WorkerProcess]:
+        """Its workers, and those that are lent to it."""
+        return [*self.workers, *(lent.process for lent in self.lent)]
 
     @property
     def seat(self) -> Seat:
@@ -153,7 +162,7 @@ class Pool:
 
     def forget(self) -> None:
         """In a forked child: closes its copies of what would keep clients' memory or a worker waiting."""
-        for worker in self.workers:
+        for worker in self.everyone:
             worker.forget()
         self.spares.forget()
         self.seats.forget()
@@ -165,23 +174,30 @@ class Pool:
     # ---- workers that die ----------------------------------------------------------------------------------------
 
     def died(self, worker: WorkerProcess, status: int, loading: tuple[int, int] | None) -> None:
+        self.bury(worker, status)
+        if self.stopping:  # we ended it, and what it ran was cancelled
+            return
+        self._deaths = self._deaths + 1 if not worker.open else 0
+        if loading is not None:
+            self.residence.blame(*loading)
+        self.spawn_task(self._replace(worker.index))
+
+    def bury(self, worker: WorkerProcess, status: int, whose: str = "") -> None:
+        """Ends what it ran, or has others run it again. ``whose``: said of one that is lent."""
         words, detail = how_it_ended(status)
         failed = again = 0
         try:
             failed, again = self.sweeper.bury_worker(worker.index, detail, self.stopping)
         except TealError as error:
             log.error("pool %s: burying worker %d: %s", self.name, worker.index, error)
-        if self.stopping:  # we ended it, and what it ran was cancelled
+        if self.stopping:
             return
         self.failed += failed
         self.again += again
         self.restarts += 1
-        self._deaths = self._deaths + 1 if not worker.open else 0
+        which = f"{self.name}, {whose}," if whose else self.name
         log.warning("worker %d (process %d) of pool %s ended: %s; %d requests failed, %d run again; replacing it",
-                    worker.index, worker.pid, self.name, words, failed, again)  # fmt: skip
-        if loading is not None:
-            self.residence.blame(*loading)
-        self.spawn_task(self._replace(worker.index))
+                    worker.index, worker.pid, which, words, failed, again)  # fmt: skip
 
     async def _replace(self, index: int) -> None:
         await asyncio.sleep(_RESTART_DELAYS[min(self._deaths, len(_RESTART_DELAYS) - 1)])
@@ -198,14 +214,15 @@ class Pool:
         with contextlib.suppress(PeerDied):  # its own death starts the next attempt
             await worker.until_ready()
             for session in self.sessions.values():
-                self._tell_session(worker, session)
+                self.tell_session(worker, session)
             await self.residence.load_all(worker)
             self.seats.tell(worker)
             worker.open = True
             worker.send(wire.Open())
             self.spares.fill()
 
-    def _tell_session(self, worker: WorkerProcess, session: Session) -> None:
+    def tell_session(self, worker: WorkerProcess, session: Session) -> None:
+        """And of its regions."""
         if session.closed:
             return
         order = wire.AddSession(session.index, session.epoch, session.slots, session.granted, session.bpf_bytes)
@@ -218,6 +235,8 @@ class Pool:
             self._keep_spill(report, datagram)
         elif isinstance(report, wire.Wanted):
             self.parking.wanted(report)
+        elif isinstance(report, wire.Used):
+            self.residence.used(worker, report)
         elif isinstance(report, wire.FetchSpill):
             self._give_spill(worker, report)
         elif isinstance(report, wire.Optimised):
@@ -251,8 +270,8 @@ class Pool:
         session = Session(index, epoch, fd, self.limits.slots, account=account)
         account.append(session)
         self.sessions[index] = session
-        for worker in self.workers:
-            self._tell_session(worker, session)
+        for worker in self.everyone:
+            self.tell_session(worker, session)
         return session
 
     def open_bpf_session(self, fd: int, slots: int, account: list[Session]) -> Session:
@@ -280,8 +299,8 @@ class Pool:
         session = Session(index, epoch, fd, slots, granted=1, bpf_bytes=nbytes, account=account)
         account.append(session)
         self.sessions[index] = session
-        for worker in self.workers:
-            self._tell_session(worker, session)
+        for worker in self.everyone:
+            self.tell_session(worker, session)
         return session
 
     def make_region(self, session: Session, nbytes: int, pages: str) -> tuple[int, int, int]:
@@ -305,7 +324,7 @@ class Pool:
             os.close(fd)
             raise
         session.regions[region] = (fd, size)
-        for worker in self.workers:
+        for worker in self.everyone:
             worker.send(wire.AddRegion(session.index, session.epoch, region), (fd,))
         session.granted += 1
         self.sweeper.grant_region(session.index, session.granted)
@@ -381,7 +400,7 @@ class Pool:
                 await worker.ask(order, key)
 
         # A worker that is not open yet answers once it runs.
-        await asyncio.gather(*(dropped(worker) for worker in self.workers if not worker.gone))
+        await asyncio.gather(*(dropped(worker) for worker in self.everyone if not worker.gone))
 
     def _keep_spill(self, report: wire.Spilled, datagram: wire.Datagram) -> None:
         session = self.sessions.get(self.sweeper.record_session(report.record))
@@ -479,6 +498,12 @@ class Pool:
         await self.drop_kernel(version.line, version.generation)
         version.close_descriptors()
         self.sweeper.free_version(version.line)
+        self.changed()
+
+    def changed(self) -> None:
+        """What there is to lend, or the room for what others lend, is not what it was."""
+        for lending in (self.lending, *self.helpers):
+            lending.look()
 
     def numbers(self) -> dict[str, Any]:
         """What a look at the pool shows; records.PoolStatistics."""
@@ -506,6 +531,9 @@ class Pool:
             "memory_used": self.parking.used(),
             "parkings": self.parking.parkings,
             "returns": self.parking.returns,
+            "helps": list(self.settings.helps),
+            "helped": self.lending.helped(),
+            "stolen": sum(self.sweeper.worker(lent.index)["requests"] for lent in self.lent),
         }
 
     # ---- the end -------------------------------------------------------------------------------------------------
@@ -529,16 +557,16 @@ class Pool:
         self.parking.stop()
         for task in list(self._tasks):
             task.cancel()
-        for worker in self.workers:
+        for worker in self.everyone:
             worker.stopping = True
             worker.send(wire.Quit())
         until = min(until, loop.time() + 2.0) if drain and not self.hurry else loop.time() + 0.2
-        while any(not worker.gone for worker in self.workers) and loop.time() < until:
+        while any(not worker.gone for worker in self.everyone) and loop.time() < until:
             await asyncio.sleep(0.005)
-        for worker in self.workers:
+        for worker in self.everyone:
             worker.kill()
         await self.spares.stop()
-        while any(not worker.gone for worker in self.workers):
+        while any(not worker.gone for worker in self.everyone):
             await asyncio.sleep(0.002)
         for session in list(self.sessions.values()):
             with contextlib.suppress(TealError):

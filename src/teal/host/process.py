@@ -84,11 +84,17 @@ class WorkerProcess:
         """Line and generation of the version that its loader sits in."""
         return self._loading
 
-    def start(self, pool_fd: int, cores: Sequence[int], on_death: OnDeath) -> None:
-        """Starts the child. ``on_death(self, status, what it was loading)`` is called on the loop when it is gone."""
+    def start(
+        self, pool_fd: int, cores: Sequence[int], on_death: OnDeath, lender: tuple[int, int, int] | None = None
+    ) -> None:
+        """Starts the child. ``on_death(self, status, what it was loading)`` is called on the loop when it is gone.
+
+        ``lender``: of a lent worker, descriptors of the lender's pool and loans, and the worker whose time it uses.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         arguments = [str(theirs.fileno()), str(pool_fd), str(self.index), ",".join(map(str, cores))]
+        arguments += map(str, lender or ())
         environment = dict(os.environ)
         # onnxruntime 1.32 and later keep a database in the user's home and report to their maker, unless told not to.
         for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
@@ -102,7 +108,7 @@ class WorkerProcess:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "teal.host.worker", *arguments],
-                pass_fds=(theirs.fileno(), pool_fd),
+                pass_fds=(theirs.fileno(), pool_fd, *(lender or ())[:2]),
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
@@ -229,6 +235,8 @@ class WorkerProcess:
             case wire.Loaded(line, generation):
                 self._loading = None
                 key = ("kernel", line, generation)
+            case wire.Warmed(line, generation):
+                key = ("warmed", line, generation)
             case wire.SeatAdded(seat, incarnation):
                 key = ("add seat", seat, incarnation)
             case wire.Dropped(what, index, epoch):

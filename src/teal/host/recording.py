@@ -38,18 +38,18 @@ class Recording:
             raise Busy(f"pool {self._pool.name!r} is being recorded already; try again when that is over")
         self._trace = trace = _core.Trace(events)
         try:
-            for worker in self._pool.workers:
+            for worker in self._pool.everyone:
                 worker.send(wire.AddTrace(), (trace.fd,))
             self._pool.sweeper.set_trace(trace)
             await asyncio.sleep(seconds)
         finally:
             self._pool.sweeper.set_trace(None)
-            await asyncio.gather(*(self._given_back(worker) for worker in self._pool.workers if not worker.gone))
+            await asyncio.gather(*(self._given_back(worker) for worker in self._pool.everyone if not worker.gone))
             self._trace = None
         return {
             "pool": self._pool.name,
             "policy": self._pool.seat.policy,
-            "workers": {str(worker.index): worker.pid for worker in self._pool.workers},
+            "workers": {str(worker.index): worker.pid for worker in self._pool.everyone},
             "names": {str(line): version.name for line, version in self._pool.versions.items()},
             "events": await asyncio.to_thread(trace.events),
             "left_out": trace.left_out,

@@ -198,13 +198,15 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics:
-    """state: absent, starting, idle, leading (watches the rings) or running. requests, sleeps: since it started."""
+    """state: absent, starting, idle, leading (watches the rings) or running. requests, sleeps: since it started.
+    lent_by: the pool whose worker's idle time it uses (``helps=``); None: it is the pool's own."""
 
     pid: int
     pool: str
     state: str
     requests: int
     sleeps: int
+    lent_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,8 @@ class PoolStatistics:
     clients that called and have left; queued: requests that wait for a worker, for company, or for their name;
     memory: bytes that its models may take, None: as many as there are; memory_used: what they take; parkings, returns:
     versions that made room, and that came back; spares, spares_used: workers that are ready to replace one, and that
-    did."""
+    did; helps: pools whose requests it runs when it has nothing to do; helped: how many it did; stolen: requests of its
+    own that other pools ran."""
 
     name: str
     workers: int
@@ -241,6 +244,9 @@ class PoolStatistics:
     returns: int = 0
     spares: int = 0
     spares_used: int = 0
+    helps: tuple[str, ...] = ()
+    helped: int = 0
+    stolen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +312,12 @@ class HostStatistics(Totals):
     models: tuple[ModelInfo, ...]
     cache: CacheStatistics
     page_bytes: int
+
+
+def pools_of(raw: Mapping[str, Any]) -> tuple[PoolStatistics, ...]:
+    """Out of what a host says."""
+    listed = ("cores", "helps")
+    return tuple(filled(PoolStatistics, pool, **{name: tuple(pool[name]) for name in listed}) for pool in raw["pools"])
 
 
 def paths_of(numbers: Mapping[str, Any], direct: int) -> dict[str, int]:

@@ -18,7 +18,7 @@ import functools
 import logging
 import os
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -29,14 +29,17 @@ from teal.host.cache import Cache, Entry
 from teal.host.engines import ENGINES
 from teal.host.process import WorkerProcess
 from teal.host.snapshot import Beginning, Snapshot, kept
+from teal.kernel.warming import MOST, Inputs
 
 if TYPE_CHECKING:
+    from teal.host.lending import Lent
     from teal.host.spares import Spares
 
 log = logging.getLogger("teal.host")
 
 _DEADLY = 3  # workers that a resident version may kill while they load it
 _WORKER_PATIENCE = 10.0  # seconds a load waits for a worker while all are being replaced
+SURVIVED = 0.5  # seconds after which a worker did not die of how it was called
 _LAST_REQUEST = 10.0  # seconds a worker that is given up may take for what it runs
 
 
@@ -47,7 +50,11 @@ class Workers(Protocol):
     stopping: bool
     workers: list[WorkerProcess]
     spares: Spares
+    lent: list[Lent]
     cache: Cache
+
+    @property
+    def everyone(self) -> list[WorkerProcess]: ...
 
     def spawn_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
@@ -65,6 +72,7 @@ class Order:
     proven: bool = True  # a worker has begun with the snapshot
     note: str = ""  # what became of one on disk
     keeping: asyncio.Task[None] | None = None  # a snapshot that is being looked at
+    called_with: list[Inputs] = field(default_factory=list)  # dtypes and shapes of inputs
 
     def close(self) -> None:
         if self.snapshot is not None:
@@ -249,6 +257,31 @@ class Residence:
             log.error("pool %s: %s does not load in a spare worker: %s",
                       self._pool.name, order.load.name, report.error.message)  # fmt: skip
 
+    async def load_in_lent(self, worker: WorkerProcess, key: tuple[int, int]) -> wire.Loaded | None:
+        """None: it is not resident (any more). Raises PeerDied, TimeoutError (it is killed), and what the load does."""
+        order = self._orders.get(key[0])
+        if order is None or order.key != key or key[0] not in self._resident:
+            return None
+        try:
+            report = await self._load_in(worker, order, asyncio.get_running_loop().time() + order.timeout)
+        except TimeoutError:
+            worker.kill()
+            raise
+        if report.error is not None:
+            wire.raise_failure(report.error)
+        return report
+
+    def used(self, worker: WorkerProcess, report: wire.Used) -> None:
+        """Spare workers are to have run with such inputs once, if the one that was called with them survives it."""
+        order = self._orders.get(report.line)
+        if order is not None and order.key == (report.line, report.generation):
+            asyncio.get_running_loop().call_later(SURVIVED, self._survived, worker, order, report.inputs)
+            self._pool.spares.warm(worker, order, report.inputs)
+
+    def _survived(self, worker: WorkerProcess, order: Order, inputs: Inputs) -> None:
+        if not worker.gone and inputs not in order.called_with and len(order.called_with) < MOST:
+            order.called_with.append(inputs)
+
     async def load_all(self, worker: WorkerProcess) -> None:
         """In a new worker: everything that is to be resident, what is asked for meanwhile included. Raises PeerDied."""
         held: set[tuple[int, int]] = set()
@@ -300,6 +333,9 @@ class Residence:
             order.close()
         self._killed.pop(line, None)
         self._resident.discard(line)
-        for worker in self._pool.workers:
+        for worker in self._pool.everyone:
             worker.drop_kernel(line, generation)
+        for lent in self._pool.lent:
+            lent.held.pop((line, generation), None)
+            lent.refused.discard((line, generation))
         self._pool.spares.drop_kernel(line, generation)

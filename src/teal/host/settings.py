@@ -30,8 +30,9 @@ _LONGEST_QUANTUM = 10_000_000_000
 _OF_A_CLIENT = ("bytes", "in_flight", "slots")
 _OF_AN_AGENT = ("policy", *agent_options.OPTIONS)
 _OF_DUCKS = ("ducks", "duck_key_file")
+_OF_HELP = ("helps",)
 _OF_WORKERS = ("workers", "idle", "threads", "cores", "memory", "keep", "spares", "batch", "delay", "quantum")
-SETTINGS = (*_OF_WORKERS, *_OF_DUCKS, *_OF_A_CLIENT, *_OF_AN_AGENT)
+SETTINGS = (*_OF_WORKERS, *_OF_HELP, *_OF_DUCKS, *_OF_A_CLIENT, *_OF_AN_AGENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class PoolSettings:
     ready to replace one; batch: most rows of different requests that run together (1: none do); delay_ns: longest
     wait of the first of them; quantum_ns: time that a request has while others wait, if its kernel can be preempted
     (0: until it ends); policy: of its agent ("": it has none), which runs as ``agent`` says; ducks: where its native
-    programs run instead, worker i on duck i; duck_key: path of their key."""
+    programs run instead, worker i on duck i; duck_key: path of their key; helps: pools whose requests it runs when its
+    workers have nothing to do."""
 
     workers: int
     idle_ns: int
@@ -59,6 +61,7 @@ class PoolSettings:
     agent: AgentOptions = field(default_factory=AgentOptions)
     ducks: tuple[str, ...] = ()
     duck_key: str = ""
+    helps: tuple[str, ...] = ()
 
 
 def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> PoolSettings:
@@ -91,6 +94,8 @@ def pool_settings(base: PoolSettings, given: Mapping[str, Any], path: str) -> Po
         changed["ducks"] = _ducks(given["ducks"], f"{path}.ducks")
         if "workers" not in given:
             changed["workers"] = len(changed["ducks"])
+    if given.get("helps") is not None:
+        changed["helps"] = _helps(given["helps"], f"{path}.helps")
     if given.get("duck_key_file") is not None:
         found = argument.path_of(given["duck_key_file"], f"{path}.duck_key_file", "the path of a key file")
         changed["duck_key"] = os.path.abspath(found or "")
@@ -108,6 +113,39 @@ def _ducks(given: Any, path: str) -> tuple[str, ...]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or not 1 <= len(given) <= _core.MAX_WORKERS:
         raise argument.wrong(given, path, f"a list of 1 to {_core.MAX_WORKERS} ducks such as ['10.0.0.2:7311']")
     return tuple(argument.one_of(one, str, path, "the address of a duck") for one in given)
+
+
+def _helps(given: Any, path: str) -> tuple[str, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise argument.wrong(given, path, "a list of pools such as ['default']")
+    return tuple(argument.one_of(one, str, path, "the name of a pool") for one in given)
+
+
+def _check_helps(pools: Mapping[str, PoolSettings]) -> None:
+    """Can they be helped by these? Raises InvalidArgument."""
+    workers = {name: pool.workers for name, pool in pools.items()}
+    for name, pool in pools.items():
+        path = f"$.pools[{name!r}].helps"
+        for other in pool.helps:
+            if other == name or other not in pools or pool.helps.count(other) > 1:
+                others = [one for one in pools if one != name]
+                raise InvalidArgument(
+                    f"{other[:60]!r}, expected other pools of this host, once each: {others}", path=path
+                )
+            if pool.ducks or pools[other].ducks:
+                raise InvalidArgument(
+                    f"{other!r}: pools that run on ducks cannot help or be helped; leave it out", path=path
+                )
+            if pools[other].policy:
+                raise InvalidArgument(
+                    f"{other!r}: an agent decides there, for its own workers only; leave it out", path=path
+                )
+            workers[other] += pool.workers
+            if workers[other] > _core.MAX_WORKERS:
+                raise InvalidArgument(
+                    f"{other!r} would have {workers[other]} workers, lent ones too, expected at most "
+                    f"{_core.MAX_WORKERS}", path=path,
+                )  # fmt: skip
 
 
 def _quantum(given: Any, path: str) -> int:
@@ -152,6 +190,7 @@ def daemon_arguments(
         made[_pool_name(name, path)] = pool_settings(base, settings, path)
     if len(made) > _MOST_POOLS:
         raise InvalidArgument(f"{len(made)} pools, expected at most {_MOST_POOLS}", path="$.pools")
+    _check_helps(made)
     folder = None
     if repository is not None:
         kinds: tuple[type[Any], ...] = (str, os.PathLike)

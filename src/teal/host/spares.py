@@ -2,9 +2,10 @@
 
 Theory of operation: a spare is a worker process without a place in the pool. It has started, and holds the models of
 engines (an engine's model has no state and no effects before it is called; a function's instance may have both, so
-those are made when the spare is taken up). When a worker dies, a spare is told its index, the sessions and what else
-there is to hold, and opened: what is left of a restart is what the spare could not do beforehand. A new spare is
-started once it serves. A spare that dies costs nobody a request.
+those are made when the spare is taken up), and has run each of them once on inputs like those that the workers are
+called with (kernel/warming.py), as an engine's first run costs several others. When a worker dies, a spare is told its
+index, the sessions and what else there is to hold, and opened: what is left of a restart is what the spare could not do
+beforehand. A new spare is started once it serves. A spare that dies costs nobody a request.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from teal.errors import PeerDied
 from teal.host import wire
 from teal.host.engines import ENGINES
 from teal.host.process import WorkerProcess, how_it_ended
+from teal.host.residence import SURVIVED
 
 if TYPE_CHECKING:
     from teal.host.pool import Pool
     from teal.host.residence import Order
+    from teal.kernel.warming import Inputs
 
 log = logging.getLogger("teal.host")
 
@@ -38,6 +41,7 @@ class Spares:
         self._pool = pool
         self._processes: list[WorkerProcess] = []
         self._preparing: Counter[WorkerProcess] = Counter()  # what each has still to do before it holds everything
+        self._warming = asyncio.Lock()
         self._deaths = 0
         self.used = 0
 
@@ -85,6 +89,26 @@ class Spares:
     async def _loaded(self, spare: WorkerProcess, order: Order) -> None:
         with contextlib.suppress(PeerDied):
             await self._pool.residence.load_in_spare(spare, order)
+            await self._warmed(spare, order, list(order.called_with))
+
+    def warm(self, worker: WorkerProcess, order: Order, inputs: Inputs) -> None:
+        """The worker is about to run its version with such inputs."""
+        for spare in self._processes:
+            if spare.ready and not spare.gone:
+                self._prepares(spare, self._warmed_later(spare, worker, order, inputs))
+
+    async def _warmed_later(self, spare: WorkerProcess, worker: WorkerProcess, order: Order, inputs: Inputs) -> None:
+        await asyncio.sleep(SURVIVED)
+        if not worker.gone:
+            await self._warmed(spare, order, [inputs])
+
+    async def _warmed(self, spare: WorkerProcess, order: Order, several: list[Inputs]) -> None:
+        """One that does not hold it yet says so at once, and comes here again when it has loaded it."""
+        async with self._warming:
+            for inputs in several:
+                with contextlib.suppress(PeerDied, TimeoutError):
+                    async with asyncio.timeout(order.timeout):
+                        await spare.ask(wire.WarmUp(*order.key, inputs), ("warmed", *order.key))
 
     def drop_kernel(self, line: int, generation: int) -> None:
         """No spare is to hold it any more."""

@@ -311,6 +311,14 @@ class DropKernel(Message, tag="drop_kernel"):
     generation: int
 
 
+class WarmUp(Message, tag="warm_up"):
+    """A spare worker runs it once with inputs like these, and says so."""
+
+    line: int
+    generation: int
+    inputs: list[tuple[str, list[int]] | None]
+
+
 class GiveSpill(Message, tag="give_spill"):
     """The answer to FetchSpill. The region's descriptor comes with it, unless there is no such spill."""
 
@@ -364,6 +372,7 @@ WorkerOrder = (
     | LoadKernel
     | Unbind
     | DropKernel
+    | WarmUp
     | GiveSpill
     | Open
     | Adopt
@@ -440,6 +449,21 @@ class Wanted(Message, tag="wanted"):
     generation: int
 
 
+class Used(Message, tag="used"):
+    """An engine's version is called with inputs like these."""
+
+    line: int
+    generation: int
+    inputs: list[tuple[str, list[int]] | None]
+
+
+class Warmed(Message, tag="warmed"):
+    """What WarmUp asked for is done, or could not be."""
+
+    line: int
+    generation: int
+
+
 class SeatAdded(Message, tag="seat_added"):
     """This worker has the regions of that incarnation."""
 
@@ -468,7 +492,21 @@ class FetchSpill(Message, tag="fetch_spill"):
     spill: int
 
 
-WorkerReport = Ready | Loading | Loaded | Optimised | Bound | Lost | Wanted | SeatAdded | Dropped | Spilled | FetchSpill
+WorkerReport = (
+    Ready
+    | Loading
+    | Loaded
+    | Optimised
+    | Bound
+    | Lost
+    | Wanted
+    | Used
+    | Warmed
+    | SeatAdded
+    | Dropped
+    | Spilled
+    | FetchSpill
+)
 
 _encoder = msgspec.msgpack.Encoder()
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

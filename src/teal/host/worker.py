@@ -1,4 +1,5 @@
-"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX``, with -1 a spare (spares.py).
+"""A worker process: ``python -m teal.host.worker CONTROL_FD POOL_FD INDEX [CORES [LENDER_FD LOANS_FD ITS_WORKER]]``.
+With -1 for an index it is a spare (spares.py), with the last three one that another pool lends (lending.py).
 
 Theory of operation: the main thread runs the core's loop (core/host/worker.hpp) and nothing else. A control thread
 reads orders from the host (sessions, regions, quit) and posts them to the loop. Kernels are loaded and dropped, one
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import queue
@@ -28,30 +30,34 @@ import numpy as np
 from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
+from teal.host.engines import ENGINES
 from teal.host.lifeline import die_with_host
 from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
+from teal.kernel.warming import Inputs, Noted
 
 _ALIGN = 4096
 _SPILL_PATIENCE = 5.0  # seconds
+_LENT_NICE = 5  # beside the lender's own worker it gets a quarter of a core
 _BROKEN = 70  # exit status: the host said what makes no sense (EX_SOFTWARE)
 
 
 class Control:
     """The control thread's side of a worker."""
 
-    def __init__(self, control: socket.socket, pool_fd: int) -> None:
+    def __init__(self, control: socket.socket, pool_fd: int, lender: tuple[int, int, int] | None = None) -> None:
         self._socket = control
         self._pool_fd = pool_fd
+        self._lender = lender or (-1, -1, 0)
         self.worker: _core.Worker | None = None  # None: a spare, without a place in the pool
         self._index = 0
         self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
         self._kernels: dict[tuple[int, int], Kernel] = {}
         self._kernel_orders: queue.SimpleQueue[
-            tuple[wire.LoadKernel | wire.DropKernel | wire.Dropped, tuple[int, ...]]
+            tuple[wire.LoadKernel | wire.DropKernel | wire.WarmUp | wire.Dropped, tuple[int, ...]]
         ] = queue.SimpleQueue()
         self._given: queue.SimpleQueue[tuple[wire.GiveSpill, int | None]] = queue.SimpleQueue()
         self.opened = threading.Event()
@@ -65,7 +71,7 @@ class Control:
     def take_up(self, index: int) -> None:
         """Takes that place in the pool, with the kernels that there are."""
         self._index = index
-        worker = _core.Worker(self._pool_fd, index)
+        worker = _core.Worker(self._pool_fd, index, *self._lender)
         worker.on_dropped(self._dropped)
         worker.on_fetch(self._fetch)
         with self._taking_up:
@@ -102,7 +108,7 @@ class Control:
             case wire.Adopt(index):
                 self.take_up(index)
                 return
-            case wire.DropKernel():
+            case wire.DropKernel() | wire.WarmUp():
                 self._kernel_orders.put((order, ()))
                 return
             case wire.LoadKernel():
@@ -165,8 +171,17 @@ class Control:
                 self._drop(order)
             elif isinstance(order, wire.Dropped):
                 self._dispose(order)
+            elif isinstance(order, wire.WarmUp):
+                self._warm_up(order)
             else:
                 self._load(order, fds)
+
+    def _warm_up(self, order: wire.WarmUp) -> None:
+        kernel = self._kernels.get((order.line, order.generation))
+        if isinstance(kernel, Noted) and self.worker is None:  # else it has calls to answer by now
+            with contextlib.suppress(Exception):  # its caller heard of it, or will
+                kernel.warm(order.inputs)
+        self._tell(wire.Warmed(order.line, order.generation))
 
     def _drop(self, order: wire.DropKernel) -> None:
         with self._taking_up:
@@ -231,10 +246,15 @@ class Control:
         report.engine, report.weights = getattr(kernel, "engine", ""), getattr(kernel, "weights", "")
         report.note, report.restored = getattr(kernel, "note", ""), getattr(kernel, "restored", False)
         report.preemption = getattr(kernel, "preemption", "none")
+        if order.kernel in ENGINES and kernel.pure:
+            kernel = Noted(kernel, functools.partial(self._used, order.line, order.generation))
         with self._taking_up:
             self._kernels[order.line, order.generation] = kernel
             if self.worker is not None:
                 self.worker.set_kernel(order.line, order.generation, kernel, self._spill)
+
+    def _used(self, line: int, generation: int, inputs: Inputs) -> None:
+        self._tell(wire.Used(line, generation, inputs))
 
     def _hand_over(self, order: wire.LoadKernel, snapshot: Snapshot | None) -> None:
         """The optimised form that an engine made goes to the host, if it made one."""
@@ -392,15 +412,18 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole group; the host decides
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    lender = (int(argv[5]), int(argv[6]), int(argv[7])) if len(argv) > 7 else None
     if cores:
         os.sched_setaffinity(0, cores)
+    if lender is not None:
+        os.nice(_LENT_NICE)
     sys.setswitchinterval(1e-4)  # the loop gets the GIL back soon while a model is being loaded
     control = socket.socket(fileno=control_fd)
     if control.family != socket.AF_UNIX:
         raise InternalError("worker: the control descriptor is not a UNIX socket")
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not look at it
-    side = Control(control, pool_fd)
+    side = Control(control, pool_fd, lender)
     if index >= 0:
         side.take_up(index)
     side.report(wire.Ready(os.getpid()))

@@ -54,7 +54,7 @@ class Spec:
         poll: between looks of the agent while there is something to preempt.
         watchdog: an agent that is silent for so long is put off its seat.
         max_wait: and so is one that lets a request wait so long while a worker idles.
-        quantum: in the pool's own order one leaves its worker after so long while others wait, if it can; 0: never.
+        quantum: in the pool's own order one leaves its worker after so long while others wait, if it can; 0: no.
         restart: until the next agent comes.
     """
 

@@ -10,7 +10,9 @@ from teal.bench.lanes import Entry, Times, paired_difference, paired_ratio
 from teal.bench.report import Promise
 from teal.bench.rivals import work
 
+from . import cable
 from .stage import Stage
+from .yard import Yard
 
 PROMISES = {
     "duck.call.udp.vs_bare_echo": Promise(1.15, "lower", "×"),  # noqa: RUF001
@@ -30,6 +32,7 @@ ROWS = {
 def measure(stage: Stage) -> None:
     """Beside a bare echo in C++; from Python, each route; gRPC and Ray."""
     _bare(stage)
+    _cable(stage)
     group, plan = "64 B over loopback, from Python", stage.plan
     with ExitStack() as stack:
         lane = stage.client(stage.ducks(stage.cores.worker), stack)
@@ -51,21 +54,65 @@ def measure(stage: Stage) -> None:
 
 
 def _bare(stage: Stage) -> None:
-    """The network loop's own cost: a call whose program runs in the loop's process, beside recvfrom and sendto."""
+    """What a call costs beside recvfrom and sendto: to a box on a core of its own, and through the duck's loop."""
     group, plan = "64 B over loopback, no Python", stage.plan
-    times = {name: Times() for name in ("bare echo", "bare echo, 64 B datagrams", "call", "call, sealed")}
-    for block in range(plan.blocks):
-        stage.say(f"bare echo, block {block + 1} of {plan.blocks}")
-        found = _core.measure_duck_echo(
-            calls=plan.fast, bytes=work.SMALL, client_core=stage.cores.client, duck_core=stage.cores.worker
+    direct = {name: Times() for name in ("bare echo", "bare echo, 64 B datagrams", "call", "call, sealed")}
+    loop = {name: Times() for name in ("bare echo, loop", "", "call by the loop", "call by the loop, sealed")}
+    with Yard(stage.programs["echo"]) as yard:
+        for block in range(plan.blocks):
+            stage.say(f"bare echo, block {block + 1} of {plan.blocks}")
+            _append(direct, yard.direct_times(plan.fast, work.SMALL, stage.cores.client, stage.cores.worker))
+            found = _core.measure_duck_echo(
+                calls=plan.fast, bytes=work.SMALL, client_core=stage.cores.client, duck_core=stage.cores.worker
+            )
+            _append(loop, found)
+    notes = {
+        "bare echo": "packets as long as a direct call's",
+        "call": "direct: the client on one core, the program's box on the other",
+        "call, sealed": "the same with a key",
+        "bare echo, loop": "packets as long as those of a call through the duck",
+        "call by the loop": "through the duck's loop, the program in the loop's own process",
+        "call by the loop, sealed": "the same with a key",
+    }
+    for name, measured in (direct | loop).items():
+        if name and measured.all():
+            stage.report.add(name, group, measured.all(), notes.get(name, ""))
+    ratio = paired_ratio(direct["call"], direct["bare echo"])
+    note = "a real box, called directly, beside a bare echo of packets as long"
+    stage.report.judge("duck.call.udp.vs_bare_echo", ratio.value, se=ratio.se, note=note)
+    times = direct if direct["call, sealed"].all() else loop
+    plain, sealed = [name for name in times if name.startswith("call")]
+    added = paired_difference(times[sealed], times[plain])
+    where = "direct calls" if times is direct else "through the loop: boxes have no libcrypto here"
+    stage.report.judge("duck.call.crypto.added_us", added.value, se=added.se, note=where)
+
+
+def _cable(stage: Stage) -> None:
+    """The same between two network namespaces, where a duck wants a key."""
+    stage.say("bare echo over a cable")
+    group, bar = "64 B over veth, no Python", "duck.call.udp.veth.vs_bare_echo"
+    try:
+        found = cable.measured(
+            "echo",
+            blocks=stage.plan.blocks,
+            calls=stage.plan.fast,
+            bytes=work.SMALL,
+            client_core=stage.cores.client,
+            duck_core=stage.cores.worker,
         )
-        for name, samples in zip(times, (found.bare, found.bare_small, found.call, found.sealed), strict=True):
-            times[name].blocks.append(array("q", samples))
-    notes = ("packets as long as ours", "", "the program in the loop's own process", "the same with a key")
+    except cable.NoCable as error:
+        stage.report.absent("veth", group, str(error))
+        stage.report.judge(bar, None, note=str(error))
+        return
+    times = {name: Times(blocks=blocks) for name, blocks in found.items()}
+    notes = ("packets as long as ours", "the program in the loop's own process")
     for (name, measured), note in zip(times.items(), notes, strict=True):
         stage.report.add(name, group, measured.all(), note)
-    ratio = paired_ratio(times["call"], times["bare echo"])
-    note = "the program in the loop's own process: with two cores a box would share one with the loop"
-    stage.report.judge("duck.call.udp.vs_bare_echo", ratio.value, se=ratio.se, note=note)
-    added = paired_difference(times["call, sealed"], times["call"])
-    stage.report.judge("duck.call.crypto.added_us", added.value, se=added.se)
+    ratio = paired_ratio(times["call, sealed"], times["bare"])
+    stage.report.judge(bar, ratio.value, se=ratio.se, note="sealed: no duck listens beyond the loopback without a key")
+
+
+def _append(times: dict[str, Times], found: _core.DuckDirectTimes | _core.DuckEchoTimes) -> None:
+    for into, samples in zip(times.values(), (found.bare, found.bare_small, found.call, found.sealed), strict=True):
+        if samples:
+            into.blocks.append(array("q", samples))

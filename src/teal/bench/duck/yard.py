@@ -26,6 +26,7 @@ class Yard:
 
     def __init__(self, path: str) -> None:
         self._yard = _core.DuckYard(box_program("process"), 1)
+        self._sealed: _core.DuckYard | None = None
         with open(path, "rb") as opened:
             self._program = _core.DuckProgram(opened.fileno(), os.path.getsize(path), Path(path).name)
 
@@ -33,8 +34,17 @@ class Yard:
         """A session, on one core of its own if `pin` says which. Raises as DuckYard.open."""
         return self._yard.open(self._program, _ORDER | {"cores": 1, "pin": [] if pin is None else [pin]})
 
+    def direct_times(self, calls: int, nbytes: int, client: int, box: int) -> _core.DuckDirectTimes:
+        """Direct calls beside a bare echo, on these two cores; sealed ones too, where boxes can have libcrypto."""
+        if self._sealed is None:
+            self._sealed = _core.DuckYard(box_program("sealed"), 1)
+        sealed = None if self._sealed.refuses_direct(True) else self._sealed
+        return _core.measure_duck_direct(self._yard, sealed, self._program, calls, nbytes, client, box)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._yard.close()
+        if self._sealed is not None:
+            self._sealed.close()

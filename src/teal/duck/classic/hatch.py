@@ -86,7 +86,7 @@ class Hatch:
             server.residents.reserve(-nbytes)
             raise
         self._buffer = Buffer(nbytes)
-        self._yards = Yards(server.yards.default, 0)
+        self._yards = Yards(_sandbox(server), 0)
         self._runs = runs.Runs(self._yard, server.residents, self._buffer, max(whole - nbytes, 0))
         self.stores = {"elf": Store(server.programs, MOST["elf"]), "data": Store(server.data, MOST["data"])}
         self._journal = Journal(_RING)
@@ -186,7 +186,9 @@ class Hatch:
             self._counts["not_sent"] += 1
 
     def _yard(self) -> _core.DuckYard:
-        return self._yards.get(None)
+        found = self._yards.get(None)
+        assert isinstance(found, _core.DuckYard)  # _sandbox()
+        return found
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -243,7 +245,7 @@ class Hatch:
         self._yards.close()
 
         def job() -> Callable[[], None]:
-            self._yards = Yards(self._server.yards.default, 0)
+            self._yards = Yards(_sandbox(self._server), 0)
             if self._closed:
                 self._yards.close()
             ended = self._server.residents.close_all(None)
@@ -370,6 +372,11 @@ class Hatch:
             self._result = None
             self._counts["results_dropped"] += 1
         return b"ok-" + request.words
+
+
+def _sandbox(server: Server) -> str:
+    """Of its boxes: whoever reaches this port may use them, and a duck's own process is no place for that."""
+    return "process" if server.yards.default == "inline" else server.yards.default
 
 
 def _share(sessions: int) -> int:
