@@ -57,6 +57,15 @@ def test_each_decides_for_its_own_workers(host: teal.Host, echo: teal.Model) -> 
     right(echo, 50)
 
 
+def test_nobody_is_neglected_beside_workers_that_are_all_busy(host: teal.Host) -> None:
+    """A request may wait longer than max_wait where no worker has nothing to do, whoever it was dealt to."""
+    spin = host.load("spin", "builtin:spin")
+    host.agents.start("default", "fifo", agents=2, heartbeat="30s", max_wait="50ms")
+    for future in [spin.submit(np.int64(300_000)) for _ in range(8)]:
+        future.result()
+    assert [(agent.state, agent.fallbacks, agent.why) for agent in host.agents.of("default")] == [("online", 0, "")] * 2
+
+
 def test_one_that_dies_leaves_the_other_alone(host: teal.Host, echo: teal.Model) -> None:
     host.agents.start("default", "fifo", agents=2, **PATIENCE)
     one, other = host.agents.of("default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,12 @@ from click.testing import CliRunner
 from teal.bench import machine
 from teal.bench.lanes import LaneError
 from teal.bench.report import Report
-from teal.bench.wave import ablation, bench, costs, latency, loads, nets, plot, rocks, saturation
+from teal.bench.wave import ablation, bench, costs, foundation, latency, loads, nets, plot, rocks, saturation
 from teal.bench.wave.mode import Mode, inline, offloaded
-from teal.bench.wave.stage import Block, Cores, Plan, Stage, add_seat, loss
+from teal.bench.wave.stage import Block, Cores, Plan, Stage, add_seat, loss, middle
 from teal.cli.bench import command
 
-TINY = Plan(2, 0.005, 2, 0.01, 2, 0.01, (0.5,), 50, 0.02, 1, 0.01)
+TINY = Plan(2, 0.005, 0.005, 50.0, 1.0, 2, 0.01, 2, 0.01, (0.5,), 50, 0.02, 1, 0.01)
 LOADS = (loads.rocksdb(), loads.gets(), loads.exponential(), loads.bimodal(), loads.instant())
 
 
@@ -76,6 +77,27 @@ def test_throughput_and_loss() -> None:
     assert ablation.ratio([base] * 3, [made_up([10.0] * 1000, 250)] * 3).value == pytest.approx(4, rel=1e-3)
 
 
+def test_a_stall_and_what_others_took_change_no_loss() -> None:
+    base, ours = made_up([10.0] * 1000, 1000), made_up([10.0] * 1000, 980)
+    stalled = made_up([10.0] * 1000, 500)  # the machine stopped for as long as the block takes
+    found = loss([ours, ours, ours, ours, stalled], [base] * 5)
+    assert found.value == pytest.approx(2, rel=1e-3)
+    # Half of its time others had the worker's core: of itself it was as fast.
+    crowded = dataclasses.replace(stalled, worker_delay_ns=1_000_000_000)
+    assert crowded.rate == pytest.approx(base.rate, rel=1e-3)
+    assert base.quiet
+    assert not crowded.quiet
+    assert loss([ours, ours, crowded], [base, base, base]).value == pytest.approx(2, rel=1e-3)
+    assert loss([crowded, crowded, ours], [base, base, base]).value == pytest.approx(0, abs=1)  # then all are taken
+
+
+def test_the_mean_of_the_middle_half_knows_its_error() -> None:
+    numbers = np.random.default_rng(1)
+    means = [middle(numbers.normal(3, 2, 40).tolist()) for _ in range(400)]
+    assert np.mean([each.value for each in means]) == pytest.approx(3, abs=0.1)
+    assert np.mean([each.se for each in means]) == pytest.approx(np.std([each.value for each in means]), rel=0.2)
+
+
 def test_the_tail_of_short_requests() -> None:
     fifo = made_up([10.0] * 1990 + [5_000.0] * 10, 1000)
     shinjuku = made_up([10.0] * 1990 + [100.0] * 10, 1000)
@@ -112,6 +134,19 @@ def test_bars_are_those_of_the_issue() -> None:
 
 def test_the_clock_is_taken_off_and_never_below_nothing() -> None:
     assert costs.without_clock([20, 50, 10], 20) == [0, 30, 0]
+
+
+def test_without_an_older_teal_it_is_said_what_to_do(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(foundation, "NAME", "no-such-environment")
+    foundation.measure(stage, None)
+    (bar,) = stage.report.bars
+    assert (bar.id, bar.value, bar.ok) == (foundation.BAR, None, None)
+    assert "make bench-foundation" in bar.note
+    assert "--foundation" in bar.note
+    with pytest.raises(LaneError, match="make bench-foundation"):
+        foundation.measure(stage, tmp_path)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def pick_default(s: Seats, me: int) -> Steps:
         i = yield act(lambda m: _pop(s, m, me), "the best of the run queue, and of what is suspended here")
         if i == NOBODY:
             return NOBODY
-        fits = yield act(lambda m, i: _fit(s, m, i), f"fit({i})", i)
+        fits = yield act(lambda m, i: m["suspended", i] == me or _fit(s, m, i), f"fit({i})", i)
         if not fits:
             continue
         yield put(("worker", i), me, "record.worker")

@@ -21,6 +21,14 @@ CASES: dict[str, dict[str, Any]] = {
     "cancelled and expired": {"records": 1, "workers": 2, "decisions": 2, "cancels": True, "expires": True},
     "cancelled, a worker dies": {"records": 1, "deaths": 1, "decisions": 2, "cancels": True},
     "it leaves": {"records": 1, "workers": 2, "decisions": 2, "leaves": 1},
+    "it leaves, and is cancelled": {"records": 1, "workers": 2, "decisions": 2, "leaves": 1, "cancels": True},
+    "it leaves, and is cancelled by the host": {
+        "records": 1,
+        "workers": 2,
+        "leaves": 1,
+        "cancels": True,
+        "expires": True,
+    },
     "it leaves, its worker dies": {"records": 1, "deaths": 1, "decisions": 2, "leaves": 1},
     "it leaves, its worker dies, idempotent": {
         "records": 1,

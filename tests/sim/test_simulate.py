@@ -69,6 +69,36 @@ def test_thousands_of_seeds(name: str) -> None:
     assert not failed, f"teal sim {name} --seeds {failed[0][0]}: {failed[0]}"
 
 
+@pytest.mark.parametrize("agents", [2, 3, 4])
+def test_a_pool_that_is_dealt_out(agents: int) -> None:
+    """Each agent dies, freezes, is upgraded and comes again by itself."""
+    totals = dict.fromkeys(("fallbacks", "upgrades", "restarts", "reruns", "taken_over", "local"), 0)
+    for name in ("fifo", "shinjuku", shipped("fair")):
+        for result in sim.hunt(name, range(1, 301), agents=agents):
+            assert result.ok, (name, result.seed, result.violations, result.breaches)
+            totals = {each: count + result.counters[each] for each, count in totals.items()}
+    assert all(totals.values()), totals
+
+
+@pytest.mark.parametrize("bug", ["kept", "both", "neither", "forgotten"])
+def test_a_host_that_deals_wrongly_is_found(bug: str) -> None:
+    found = 0
+    for seed in range(1, 41):
+        spec = _core.SimSpec.any_run(seed, 3)
+        spec.bug = getattr(_core.SimBug, bug)
+        found += bool(_core.simulate(spec, sim.run.maker("shinjuku").make_one, None).violations)
+    assert found > 0
+
+
+def test_two_agents_are_as_good_as_one_where_requests_are_alike() -> None:
+    one, two = (sim.simulate("fifo", workers=8, agents=agents, requests=20_000, load=0.8) for agents in (1, 2))
+    assert two.ok
+    assert two.counters["taken_over"] > 0
+    assert two["short"].percentile_us(99) < 1.5 * one["short"].percentile_us(99)
+    with pytest.raises(InvalidArgument, match=r"\$\.agents"):
+        sim.simulate("fifo", workers=2, agents=3)
+
+
 def test_every_fault_happens_and_harms_nothing() -> None:
     for field in dataclasses.fields(sim.Faults):
         rate = {"cancels": 0.05, "lost_wakeups": 0.05, "garbles": 20_000.0}.get(field.name, 200.0)

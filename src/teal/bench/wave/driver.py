@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import os
+from pathlib import Path
 from typing import Any
 
 import teal
@@ -60,6 +61,17 @@ class Driver:
             slots.append(slot)
         return slots
 
+    def _delays(self) -> tuple[int, int]:
+        """How long the worker, and this thread, have stood ready without their core; ns."""
+        worker = self._host.statistics().workers[0].pid
+        tasks = [path.read_text().split() for path in Path(f"/proc/{worker}/task").glob("*/schedstat")]
+        busiest = max(tasks, key=lambda task: int(task[0]), default=["0", "0"])
+        try:
+            own = Path("/proc/thread-self/schedstat").read_text().split()
+        except OSError:
+            own = ["0", "0"]  # a kernel without scheduler statistics
+        return int(busiest[1]), int(own[1])
+
     @property
     def host(self) -> teal.Host:
         return self._host
@@ -91,7 +103,10 @@ class Driver:
         chosen, how = loads.unpacked(load), Mode(**mode)
         if warm > 0:
             self.send(how, chosen, loads.draw(chosen, warm, seed + 1, rate), most_out)
+        before = self._delays()
         found = self.send(how, chosen, loads.draw(chosen, n, seed, rate), most_out)
+        worker, own = (after - earlier for after, earlier in zip(self._delays(), before, strict=True))
+        found |= {"worker_delay_ns": worker, "load_delay_ns": own}
         for name in ("latency_ns", "ended_ns"):
             found[name] = base64.b64encode(found[name]).decode()
         return found

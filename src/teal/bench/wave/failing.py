@@ -56,14 +56,28 @@ class Doomed:
         self._agents = seating.agents(self._driver.host)
         self._load = loads.exponential()
         self._driver.prepare(self._load)
-        self._agents.start("default", "fifo", link=link, agent_core=own_core)
+        self._link, self._own_core = link, own_core
         self._frozen = 0
+        self._start()
 
     def close(self) -> None:
+        self._end_frozen()
+        self._driver.close()
+
+    def _start(self) -> None:
+        self._agents.start("default", "fifo", link=self._link, agent_core=self._own_core)
+
+    def _end_frozen(self) -> None:
         if self._frozen:
             with suppress(ProcessLookupError):
                 os.kill(self._frozen, signal.SIGKILL)
-        self._driver.close()
+        self._frozen = 0
+
+    def _anew(self) -> None:
+        """An agent that has never fallen: the host starts one again ever later, and the next try is not to wait so."""
+        self._agents.stop("default")
+        self._end_frozen()
+        self._start()
 
     def _under_load(self, n: int, seed: int, rate: float | None, meanwhile: Callable[[], Any]) -> tuple[Any, Any]:
         """What came of the load, and of what was done meanwhile."""
@@ -95,8 +109,9 @@ class Doomed:
             if time.monotonic() > until:
                 raise RuntimeError(f"no agent serves {PATIENCE:.0f} s after the last one was {way}: {agent.why}")
             time.sleep(0.02)
-        self._frozen = 0
-        return packed(found) | {"struck_ns": struck - found["started_ns"], "why": self._agents["default"].why}
+        why = self._agents["default"].why
+        self._anew()
+        return packed(found) | {"struck_ns": struck - found["started_ns"], "why": why}
 
     def upgrade(self, n: int, seed: int, rate: float, after: float) -> dict[str, Any]:
         """The agent is replaced `after` seconds into n requests at a rate."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from teal.bench import models
-from teal.bench.lanes import Environment, Estimate, Lane, LaneError, estimate, own_environment
+from teal.bench.lanes import Environment, Estimate, Lane, LaneError, own_environment
 from teal.bench.report import Report, Row
 from teal.host.agent_view import STAGES, SeatStatistics, seat_of
 from teal.host.records import Histogram, merged
@@ -41,6 +42,9 @@ class Plan:
 
     blocks: int
     saturated_seconds: float
+    loss_block_seconds: float  # blocks of what is judged by its loss …
+    loss_error: float  # … which go on until it is known to so many points, …
+    loss_seconds: float  # … or so long for each policy
     others: int  # blocks where nothing is judged
     seconds: float
     pairs: int  # of blocks for the tail of short requests
@@ -52,8 +56,8 @@ class Plan:
     jitter_seconds: float
 
 
-FULL = Plan(14, 0.4, 4, 2.0, 6, 0.5, (0.2, 0.4, 0.6, 0.7, 0.8, 0.9), 20_000, 1.0, 5, 1.0)
-QUICK = Plan(4, 0.12, 2, 0.5, 2, 0.2, (0.3, 0.6, 0.8), 2_000, 0.3, 2, 0.3)
+FULL = Plan(14, 0.4, 0.1, 0.4, 110.0, 4, 2.0, 6, 0.5, (0.2, 0.4, 0.6, 0.7, 0.8, 0.9), 20_000, 1.0, 5, 1.0)
+QUICK = Plan(4, 0.12, 0.1, 0.8, 20.0, 2, 0.5, 2, 0.2, (0.3, 0.6, 0.8), 2_000, 0.3, 2, 0.3)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Block:
     kind: NDArray[np.uint32]
     most_late_ns: int
     seat: Mapping[str, Any] = field(default_factory=dict)  # what the host counted there; empty without an agent
+    worker_delay_ns: int = 0  # for which the worker stood ready, and others had its core
+    load_delay_ns: int = 0  # … and the load, with the agent if any
 
     def of(self, kind: int) -> NDArray[np.uint64]:
         """Latencies of one kind."""
@@ -80,9 +86,20 @@ class Block:
         return found
 
     @property
+    def lasted_ns(self) -> float:
+        """From the first arrival to the last end, less what others took of the worker's core."""
+        lasted = float(self.ended_ns.max())
+        return max(1.0, lasted - min(self.worker_delay_ns, lasted / 2))
+
+    @property
     def rate(self) -> float:
-        """Requests a second from the first arrival to the last end: the same work in every mode, whatever its order."""
-        return float(len(self.ended_ns) / max(1.0, float(self.ended_ns.max())) * 1e9)
+        """Requests a second: the same work in every mode, whatever its order."""
+        return float(len(self.ended_ns) / self.lasted_ns * 1e9)
+
+    @property
+    def quiet(self) -> bool:
+        """Did others leave both cores alone?"""
+        return max(self.worker_delay_ns, self.load_delay_ns) <= DISTURBED * self.lasted_ns
 
 
 @dataclass
@@ -159,11 +176,29 @@ class Stage:
             raise LaneError(f"{found['failed']} of {n} requests failed, the first one: {found['failure']}")
         latency, ended = (np.frombuffer(base64.b64decode(found[key]), np.uint64) for key in ("latency_ns", "ended_ns"))
         kind = loads.draw(load, n, seed, rate).kind
-        return Block(latency, ended, kind, int(found["most_late_ns"]), found["seat"])
+        delays = (int(found[name]) for name in ("worker_delay_ns", "load_delay_ns"))
+        return Block(latency, ended, kind, int(found["most_late_ns"]), found["seat"], *delays)
 
     def requests(self, load: loads.Load) -> int:
         """How many keep a worker busy for about `saturated_seconds`."""
         return max(200, int(self.plan.saturated_seconds * 1e6 / max(load.mean_us, LEAST_US)))
+
+    def compared(self, base: Mode, modes: Sequence[Mode], load: loads.Load) -> dict[str, list[Block]]:
+        """Short blocks of all modes in turn, as saturated(), until what each loses against the base is known to
+        `loss_error` points, or `loss_seconds` are over."""
+        n = max(200, int(self.plan.loss_block_seconds * 1e6 / max(load.mean_us, LEAST_US)))
+        every = [base, *modes]
+        found: dict[str, list[Block]] = {mode.name: [] for mode in every}
+        until, number = time.monotonic() + self.plan.loss_seconds, 0
+        while number < LEAST_PAIRS or time.monotonic() < until:
+            errors = [loss(found[mode.name], found[base.name]).se for mode in modes] if number >= LEAST_PAIRS else []
+            if errors and max(errors) <= self.plan.loss_error:
+                break
+            self.say(f"{load.name}, pair {number + 1}" + (f", ± {max(errors):.2f} points" if errors else ""))
+            for mode in every if number % 2 == 0 else reversed(every):
+                found[mode.name].append(self.block(mode, load, n, number, warm=n if number == 0 else 50))
+            number += 1
+        return found
 
     def saturated(self, modes: Sequence[Mode], load: loads.Load, blocks: int) -> dict[str, list[Block]]:
         """Blocks of all modes in turn, with always as many requests out as MOST_OUT; a quarter of a block before."""
@@ -178,6 +213,8 @@ class Stage:
 
 
 MOST_OUT = 64  # at saturation: always as many
+LEAST_PAIRS = 8
+DISTURBED = 0.03  # of a block, that others had a core
 LEAST_US = 5.0  # what a request is taken to take where it takes nothing
 
 
@@ -186,8 +223,23 @@ def rates(blocks: Sequence[Block]) -> list[float]:
 
 
 def loss(ours: Sequence[Block], base: Sequence[Block]) -> Estimate:
-    """Percent of the base's throughput that is lost, block by block."""
-    return estimate([100 * (1 - a / b) for a, b in zip(rates(ours), rates(base), strict=True)])
+    """Percent of the base's throughput that is lost, block by block: the mean of the middle half of all pairs that
+    nobody disturbed (of all, if those are too few)."""
+    pairs = list(zip(ours, base, strict=True))
+    quiet = [pair for pair in pairs if pair[0].quiet and pair[1].quiet]
+    chosen = quiet if 2 * len(quiet) >= len(pairs) else pairs
+    return middle([100 * (1 - a.rate / b.rate) for a, b in chosen])
+
+
+def middle(samples: Sequence[float]) -> Estimate:
+    """Mean of the middle half and its standard error, from the spread of the samples with both tails pulled in: a block
+    in which the machine stopped counts as one that was slow, and not by how much."""
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    cut = len(ordered) // 4
+    value = float(ordered[cut : len(ordered) - cut].mean())
+    pulled = np.clip(ordered, ordered[cut], ordered[len(ordered) - cut - 1])
+    spread = float(pulled.std(ddof=1)) if len(ordered) > 1 else float("inf")
+    return Estimate(value, spread / ((1 - 2 * cut / len(ordered)) * len(ordered) ** 0.5))
 
 
 def add_rate(report: Report, name: str, group: str, blocks: Sequence[Block], note: str) -> float:
