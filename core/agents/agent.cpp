@@ -69,6 +69,20 @@ void AgentLoop::finish_running(Place& place) {
     update(place);
 }
 
+// Has its worker begun it? Then it has ended what it ran before, which nobody tells of something that is not this seat's.
+bool AgentLoop::is_carried_out(const Place& place, unsigned at) const noexcept {
+    const std::uint64_t word = seat_->state(place.view.index, place.staged[at].serial);
+    return word == transaction_word(place.staged[at].serial, TransactionState::committed, Outcome::complete);
+}
+
+// The worker has come to what was staged at that position, and, if it is `over`, past it.
+void AgentLoop::come_to(Place& place, unsigned at, bool over) {
+    if (place.running.live) return;  // messages will say
+    for (unsigned i = 0; i < at; ++i) drop_staged(place, 0);
+    finish_running(place);
+    if (over) finish_running(place);
+}
+
 void AgentLoop::drop_staged(Place& place, unsigned at) {
     for (unsigned i = at; i + 1 < place.view.staged; ++i) place.staged[i] = place.staged[i + 1];
     --place.view.staged;
@@ -98,6 +112,7 @@ void AgentLoop::leave(PolicyRequest& request) {
         if (!place.staged[i].live || place.staged[i].object != request.index) continue;
         place.staged[i].live = false;
         if (seat_->withdraw(place.view.index, place.staged[i].serial)) drop_staged(place, i);
+        else if (is_carried_out(place, i)) come_to(place, i, true);
         break;
     }
     update(place);
@@ -246,7 +261,11 @@ void AgentLoop::handle_latch(const Message& m) {
 
 void AgentLoop::handle_worker(MessageType type, const Message& m) {
     switch (type) {
-        case MessageType::worker_tick: policy_->on_tick(now_); return;
+        case MessageType::worker_tick:
+            for (Place& each : places_)
+                if (each.busy && !each.running.own && !each.running.live && each.view.staged > 0 && is_carried_out(each, 0)) come_to(each, 0, false);
+            policy_->on_tick(now_);
+            return;
         case MessageType::agent_timer: policy_->on_timer(now_); return;
         case MessageType::agent_wakeup:
             dirty_ = true;

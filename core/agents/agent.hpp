@@ -92,6 +92,7 @@ public:
     [[nodiscard]] AgentSeat& seat() noexcept { return *seat_; }
     [[nodiscard]] const AgentFigures& figures() const noexcept { return figures_; }
     [[nodiscard]] std::string dump() const;           // the loop's own thread
+    [[nodiscard]] std::uint32_t known() const noexcept { return known_; }  // requests that have not ended, as far as it was told
     // When the policy wants to be called again, at the latest; 0: when there are messages. For a simulator's events.
     [[nodiscard]] std::uint64_t wanted_at(std::uint64_t now) { return policy_->timer_ns(now); }
 
@@ -147,6 +148,8 @@ private:
     void begin(Place& place, const Out& out);
     void finish_running(Place& place);
     void drop_staged(Place& place, unsigned at);
+    [[nodiscard]] bool is_carried_out(const Place& place, unsigned at) const noexcept;
+    void come_to(Place& place, unsigned at, bool over);
     void update(Place& place);
     void put(std::vector<std::uint32_t>& list, std::uint32_t Place::*at, Place& place, bool in);
     [[nodiscard]] bool known(std::uint32_t record, std::uint32_t generation) const noexcept {

@@ -22,7 +22,7 @@ namespace teal {
 
 inline constexpr std::uint32_t view_magic = 0x57565454;  // "TTVW"
 inline constexpr std::uint32_t desk_magic = 0x4b445454;  // "TTDK"
-inline constexpr std::uint16_t agent_protocol = 2;       // version; in both headers and in each transaction
+inline constexpr std::uint16_t agent_protocol = 3;       // version; in both headers and in each transaction
 inline constexpr std::uint32_t shortest_slice_us = 20;    // one that is shorter ends before its request has got anywhere: an agent could hold it for ever
 inline constexpr std::uint32_t stage_depth = 4;          // decisions that may be staged for one worker
 inline constexpr std::uint32_t no_object = UINT32_MAX;

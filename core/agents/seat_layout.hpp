@@ -67,6 +67,8 @@ struct SeatNumbers {
     Histogram stages[seat_stages];
     Histogram age;                           // of decisions, when a worker took them up: the staleness window
 };
+// Who changes this, or another layout of a seat, raises agent_protocol: an agent of an older build is to be told so, and not to guess.
+static_assert(agent_protocol == 3 && sizeof(SeatNumbers) == 8 * (outcome_count + 14) + sizeof(Histogram) * (seat_stages + 1));
 
 struct SeatLayout {
     std::uint32_t workers = 0, records = 0, ring_capacity = 0;

@@ -6,12 +6,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
 #include "base/error.hpp"
+#include "bench/namespace.hpp"
 #include "bench/on_core.hpp"
 #include "cpu/clock.hpp"
 
@@ -22,16 +24,16 @@ inline constexpr std::uint64_t patience_ns = 10'000'000'000;
 // A thread that polls a socket and sends back what came.
 class BareEcho {
 public:
-    explicit BareEcho(int core) {
-        fd_ = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        client_ = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    explicit BareEcho(int core, const std::string& host = "127.0.0.1", const std::string& near = {}, const std::string& far = {}) {
+        fd_ = made(far);
+        client_ = made(near);
         sockaddr_in here{};
         here.sin_family = AF_INET;
-        here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (::inet_pton(AF_INET, host.c_str(), &here.sin_addr) != 1) throw Error(Code::invalid_argument, "duck echo: \"" + host + "\" is no IPv4 address");
         socklen_t size = sizeof here;
         if (fd_ < 0 || client_ < 0 || ::bind(fd_, reinterpret_cast<sockaddr*>(&here), sizeof here) != 0 ||
             ::getsockname(fd_, reinterpret_cast<sockaddr*>(&here), &size) != 0 || ::connect(client_, reinterpret_cast<sockaddr*>(&here), sizeof here) != 0)
-            throw Error(Code::invalid_argument, system_message("a socket of the loopback", errno));
+            throw Error(Code::invalid_argument, system_message("a socket for a bare echo", errno));
         thread_ = std::thread([this, core] { serve(core); });
     }
     ~BareEcho() {
@@ -59,6 +61,10 @@ public:
     }
 
 private:
+    static int made(const std::string& where) {
+        const InNamespace there(where);
+        return ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    }
     void serve(int core) noexcept {
         try {
             const OnCore here(core);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <thread>
@@ -105,28 +106,68 @@ std::vector<std::uint32_t> time_opens(Yard& yard, const SessionOrder& order, std
     return times;
 }
 
-RunCosts time_runs(Yard& yard, const RunOrder& order, const std::string& file, std::uint32_t tries, std::uint64_t pause_ns) {
-    RunCosts costs;
+namespace {
+
+// posix_spawn is vfork and execve in glibc, and says so when execve fails.
+void spawn_and_wait(const std::string& file) {
     std::string name = file;
     char* const arguments[] = {name.data(), nullptr};
     char* const environment[] = {nullptr};
+    pid_t pid = 0;
+    if (const int error = ::posix_spawn(&pid, file.c_str(), nullptr, nullptr, arguments, environment); error != 0)
+        throw Error(Code::not_found, system_message(("run " + file).c_str(), error));
+    int status = 0;
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+}
+
+std::uint32_t judge_once(Yard& yard, const RunOrder& order) {
+    const RunRecord record = yard.judge(order);
+    if (record.status != RunStatus::finished) throw Error(Code::internal_error, std::string(run_status_name(record.status)) + ": " + record.reason);
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(record.time_ns, 0xffff'ffff));
+}
+
+}  // namespace
+
+RunCosts time_runs(Yard& yard, const RunOrder& order, const std::string& file, std::uint32_t tries, std::uint64_t pause_ns) {
+    RunCosts costs;
     for (std::uint32_t i = 0; i < tries; ++i) {
         pause_for(pause_ns);
         std::uint64_t start = ticks();
-        const RunRecord record = yard.judge(order);
+        const std::uint32_t judged_time = judge_once(yard, order);
         costs.judged.push_back(ns_since(start));
-        costs.judged_time.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(record.time_ns, 0xffff'ffff)));
-        if (record.status != RunStatus::finished) throw Error(Code::internal_error, std::string(run_status_name(record.status)) + ": " + record.reason);
+        costs.judged_time.push_back(judged_time);
         pause_for(pause_ns);
         start = ticks();
-        pid_t pid = 0;   // posix_spawn is vfork and execve in glibc, and says so when execve fails
-        if (const int error = ::posix_spawn(&pid, file.c_str(), nullptr, nullptr, arguments, environment); error != 0)
-            throw Error(Code::not_found, system_message(("run " + file).c_str(), error));
-        int status = 0;
-        while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-        }
+        spawn_and_wait(file);
         costs.spawned.push_back(ns_since(start));
     }
+    return costs;
+}
+
+SeriesCosts time_series(Yard& yard, const RunOrder& order, const std::string& file, std::uint32_t tries) {
+    constexpr std::uint64_t patience_ns = 10'000'000'000, look_ns = 20'000;
+    SeriesCosts costs;
+    judge_once(yard, order);   // spares of this kind are kept from here on
+    // Guests judge one run after the other in one box, which stays: then there is nothing to wait for.
+    const auto at_rest = [&] {
+        const YardStatistics now = yard.statistics();
+        return now.boxes_ended + now.spares_ready == now.boxes_made && now.spares_ready != 0;
+    };
+    const auto rest = [&] {
+        for (std::uint64_t waited = 0; !at_rest(); waited += look_ns) {
+            if (waited > patience_ns) throw Error(Code::deadline_exceeded, "the boxes of judged runs have not ended");
+            pause_for(look_ns);
+        }
+    };
+    rest();
+    std::uint64_t start = ticks();
+    for (std::uint32_t i = 0; i < tries; ++i) costs.judged_time.push_back(judge_once(yard, order));
+    rest();
+    costs.judged = static_cast<std::uint64_t>(ticks_to_ns(ticks() - start));
+    start = ticks();
+    for (std::uint32_t i = 0; i < tries; ++i) spawn_and_wait(file);
+    costs.spawned = static_cast<std::uint64_t>(ticks_to_ns(ticks() - start));
     return costs;
 }
 

@@ -34,4 +34,12 @@ struct RunCosts {
 // Throws internal_error when a run did not finish, not_found when the file cannot be executed.
 RunCosts time_runs(Yard& yard, const RunOrder& order, const std::string& file, std::uint32_t tries, std::uint64_t pause_ns);
 
+// So many one after the other, and all that they cost: until the last box is gone and the next spare is there, as it was before. ns of all together.
+struct SeriesCosts {
+    std::uint64_t judged = 0, spawned = 0;
+    std::vector<std::uint32_t> judged_time;         // what each record says that the program took
+};
+// Throws as time_runs() does, and deadline_exceeded when boxes do not end.
+SeriesCosts time_series(Yard& yard, const RunOrder& order, const std::string& file, std::uint32_t tries);
+
 }  // namespace teal::box

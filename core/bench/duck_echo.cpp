@@ -1,10 +1,12 @@
 #include "bench/duck_echo.hpp"
 
 #include "bench/bare_echo.hpp"
+#include "bench/namespace.hpp"
 #include "bench/on_core.hpp"
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unistd.h>
 
@@ -41,20 +43,24 @@ private:
 // A duck with its loop on a core, and a client of it.
 class Pair {
 public:
-    Pair(int core, bool keyed, bool tcp) {
+    Pair(const DuckEchoSpec& spec, bool keyed) {
         NetOptions options;
-        options.udp = tcp ? "" : "127.0.0.1:0";
-        options.tcp = tcp ? "127.0.0.1:0" : "";
-        options.core = core;
+        options.udp = spec.host + ":0";
+        options.core = spec.duck_core;
         options.idle_ns = 2'000'000;  // out of the way while others are measured
         if (keyed) options.key.assign(32, std::byte{42});
-        net_ = std::make_unique<Net>(options);
+        {
+            const InNamespace there(spec.far);
+            net_ = std::make_unique<Net>(options);
+        }
         net_->start();
         RemoteOptions ours;
         ours.key = options.key;
-        ours.tcp = tcp;
         ours.dead_after_ns = patience_ns;
-        remote_ = Remote::connect("127.0.0.1:" + std::to_string(tcp ? net_->tcp_port() : net_->udp_port()), ours);
+        {
+            const InNamespace there(spec.near);
+            remote_ = Remote::connect(spec.host + ":" + std::to_string(net_->udp_port()), ours);
+        }
         NetEvent opened;
         while (!net_->next_event(opened)) ::usleep(100);
         session_ = remote_->session(net_->attach(opened.connection, std::make_shared<Mirror>(), {}), ob_, nullptr);
@@ -82,8 +88,10 @@ DuckEchoTimes measure_duck_echo(const DuckEchoSpec& spec) {
     if (spec.calls == 0 || spec.calls > most_calls || spec.bytes < 4 || spec.bytes > 900)
         throw Error(Code::invalid_argument, "duck echo: " + std::to_string(spec.calls) + " calls of " + std::to_string(spec.bytes) + " bytes, expected 1 to 10000000 of 4 to 900");
     const OnCore here(spec.client_core);
-    BareEcho echo(spec.duck_core);
-    Pair plain(spec.duck_core, false, false), sealed(spec.duck_core, true, false);
+    BareEcho echo(spec.duck_core, spec.host, spec.near, spec.far);
+    Pair sealed(spec, true);
+    std::optional<Pair> plain;  // without a key nobody listens beyond the loopback
+    if (spec.host.starts_with("127.")) plain.emplace(spec, false);
     const std::vector<std::byte> args(spec.bytes, std::byte{1});
     DuckEchoTimes times;
     // The packets of a call: heads, an acknowledgement each way, arguments and result.
@@ -96,8 +104,10 @@ DuckEchoTimes measure_duck_echo(const DuckEchoSpec& spec) {
         measure(times.bare_small, count, [&] { echo.turn(spec.bytes, spec.bytes); });
         echo.rest(true);
         settle();
-        measure(times.call, count, [&] { plain.turn(args); });
-        settle();
+        if (plain) {
+            measure(times.call, count, [&] { plain->turn(args); });
+            settle();
+        }
         measure(times.sealed, count, [&] { sealed.turn(args); });
     }
     return times;

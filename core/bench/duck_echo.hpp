@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "box/yard.hpp"
@@ -13,6 +14,8 @@ struct DuckEchoSpec {
     std::uint32_t calls = 20'000;      // of each kind
     std::size_t bytes = 64;            // arguments, and result
     int client_core = 0, duck_core = 1;
+    std::string near = {}, far = {};   // network namespaces of client and duck, as files; empty: this one
+    std::string host = "127.0.0.1";    // the duck's address in its own
 };
 
 // Round trips in ns, taken in turns of a few hundred so that a disturbed moment disturbs all alike.
@@ -49,13 +52,21 @@ struct DuckBlobSpec {
     std::uint64_t bytes = 64 << 20;
     std::uint32_t times = 5;
     int client_core = 0, duck_core = 1;
+    std::string near = {}, far = {};
+    std::string host = "127.0.0.1";
 };
 
 // Bytes per second, one a time.
+struct BlobRates {
+    std::vector<double> there;         // until all of it was the client's to use
+    std::vector<double> checked;       // until its SHA-256 was compared as well
+};
 struct DuckBlobRates {
-    std::vector<double> bare_udp;      // datagrams as long as the loopback takes them (61,440 bytes), received into one buffer
-    std::vector<double> bare_tcp;
-    std::vector<double> udp, udp_sealed, tcp;  // a blob: into fresh memory, checked with SHA-256, sealed, announced
+    std::vector<double> bare_udp, bare_tcp;              // into memory that is new to the receiver
+    std::vector<double> bare_udp_huge, bare_tcp_huge;    // the same with huge pages, where there are any
+    std::vector<double> bare_udp_small, bare_tcp_small;  // into one buffer of 256 KiB, again and again
+    BlobRates udp, tcp;                // without a key; empty beyond the loopback
+    BlobRates udp_sealed, tcp_sealed;
 };
 
 DuckBlobRates measure_duck_blob(const DuckBlobSpec& spec);

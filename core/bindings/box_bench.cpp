@@ -57,6 +57,17 @@ nb::tuple runs(box::Yard& yard, const DuckProgram& program, const std::string& f
     return nb::make_tuple(nb::cast(costs.judged), nb::cast(costs.spawned), nb::cast(costs.judged_time));
 }
 
+nb::tuple series(box::Yard& yard, const DuckProgram& program, const std::string& file, int cpu, std::uint32_t tries) {
+    box::SeriesCosts costs;
+    {
+        const nb::gil_scoped_release release;
+        box::RunOrder order;
+        order.image = box::linux_image(*program.place, {file}, {});
+        on_cpu(cpu, [&] { costs = box::time_series(yard, order, file, tries); });
+    }
+    return nb::make_tuple(costs.judged, costs.spawned, nb::cast(costs.judged_time));
+}
+
 bool flush(nb::handle what) {
     Py_buffer view;
     if (PyObject_GetBuffer(what.ptr(), &view, PyBUF_SIMPLE) != 0) nb::raise_python_error();
@@ -78,6 +89,9 @@ void bind_box_bench(nb::module_& m) {
     m.def("measure_box_runs", &runs, nb::arg("yard"), nb::arg("program"), nb::arg("file"), nb::arg("cpu"), nb::arg("tries"), nb::arg("pause_ns") = 0,
           nb::sig("def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int, pause_ns: int = 0) -> tuple[list[int], list[int], list[int]]"),
           "Judged runs of an ordinary static program, and vfork + execve + wait of its file, in turn; ns each, and the CPU time that the judge saw.");
+    m.def("measure_box_series", &series, nb::arg("yard"), nb::arg("program"), nb::arg("file"), nb::arg("cpu"), nb::arg("tries"),
+          nb::sig("def measure_box_series(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int) -> tuple[int, int, list[int]]"),
+          "So many judged runs one after the other until all is as before, then as many vfork + execve + wait; ns of each series, and the CPU time in each record.");
     m.def("flush_lines", &flush, nb::arg("what"), nb::sig("def flush_lines(what: typing.Any) -> bool"), "Drives a packed buffer out of the CPU's caches.");
 }
 

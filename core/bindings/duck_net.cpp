@@ -24,6 +24,7 @@
 #include "box/yard.hpp"
 #include "cpu/clock.hpp"
 #include "duck/box_sink.hpp"
+#include "duck/group.hpp"
 #include "duck/net.hpp"
 #include "duck/remote.hpp"
 
@@ -57,6 +58,8 @@ struct DuckNet {
 nb::object next_event(duck::Net& net) {
     duck::NetEvent event;
     if (!net.next_event(event)) return nb::none();
+    // What is held above is for the caches there to say: they drop some of it now and then.
+    if (event.id == 1 && (event.kind == duck::NetEventKind::blob || event.kind == duck::NetEventKind::checked)) net.forget(event.digest);
     return nb::make_tuple(static_cast<unsigned>(event.kind), event.connection, event.id, python_bytes(event.bytes), event.text,
                           nb::bytes(reinterpret_cast<const char*>(event.digest.data()), event.digest.size()), event.size, event.fd);
 }
@@ -83,11 +86,13 @@ nb::dict net_figures(const duck::Net& net) {
     found["packets_probed"] = f.packets_probed;
     found["hellos"] = f.hellos;
     found["hellos_refused"] = f.hellos_refused;
+    found["wrong_key"] = f.wrong_key;
     found["messages"] = f.messages;
     found["blobs_had"] = f.blobs_had;
     found["blobs_received"] = f.blobs_received;
     found["blobs_bad"] = f.blobs_bad;
     found["blob_bytes"] = f.blob_bytes;
+    found["group_bytes"] = f.group_bytes;
     found["sleeps"] = f.sleeps;
     found["directs"] = f.directs;
     found["directs_refused"] = f.directs_refused;
@@ -187,17 +192,45 @@ struct DuckRemote {
     }
 };
 
+class PackedBytes {  // of an object with a buffer, as long as this lives
+public:
+    explicit PackedBytes(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+    }
+    ~PackedBytes() { PyBuffer_Release(&view_); }
+    PackedBytes(const PackedBytes&) = delete;
+    PackedBytes& operator=(const PackedBytes&) = delete;
+    [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)}; }
+
+private:
+    Py_buffer view_{};
+};
+
 std::uint64_t put(DuckRemote& r, nb::bytes digest, nb::handle object, std::uint64_t timeout_ns) {
     check_not_forked(r.forks);
     const duck::BlobDigest name = digest_of(digest);
-    Py_buffer view{};
-    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
-    struct Release {
-        Py_buffer* view;
-        ~Release() { PyBuffer_Release(view); }
-    } release_view{&view};
+    const PackedBytes data(object);
     const nb::gil_scoped_release release;
-    return r.remote->put(name, {static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len)}, timeout_ns).sent_bytes;
+    return r.remote->put(name, data.bytes(), timeout_ns).sent_bytes;
+}
+
+nb::tuple put_group(const std::vector<DuckRemote*>& ducks, nb::bytes digest, nb::handle object, const std::string& group, const std::string& interface,
+                    std::uint64_t bytes_per_second, std::size_t datagram_bytes, std::uint64_t timeout_ns) {
+    std::vector<std::shared_ptr<duck::Remote>> remotes;
+    for (const DuckRemote* each : ducks) {
+        check_not_forked(each->forks);
+        remotes.push_back(each->remote);
+    }
+    const duck::BlobDigest name = digest_of(digest);
+    const PackedBytes data(object);
+    duck::GroupPut put;
+    {
+        const nb::gil_scoped_release release;
+        put = duck::put_group(remotes, name, data.bytes(), {group, interface, bytes_per_second, datagram_bytes, timeout_ns, {}});
+    }
+    nb::list sent;
+    for (const duck::PutResult& each : put.ducks) sent.append(each.sent_bytes);
+    return nb::make_tuple(put.group_bytes, sent);
 }
 
 }  // namespace
@@ -211,15 +244,16 @@ void bind_duck_net(nb::module_& m) {
     nb::class_<DuckPath>(m, "DuckPath", "A client's end of direct calls, before its session is open.")
         .def_prop_ro("port", [](const DuckPath& p) { return p.path ? p.path->port() : std::uint16_t{0}; }, "0: it was used.");
     nb::class_<DuckNet>(m, "DuckNet", "The network loop of a duck: a thread with all sockets. After close() every use raises Closed.")
-        .def("__init__", [](DuckNet* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes) {
+        .def("__init__", [](DuckNet* self, const std::string& udp, const std::string& tcp, nb::bytes key, std::uint64_t idle_ns, std::uint64_t blob_bytes, const std::string& multicast) {
             duck::NetOptions options;
             options.udp = udp;
             options.tcp = tcp;
             options.key = bytes_of(key);
             options.idle_ns = idle_ns;
             options.most_blob_bytes = options.blob_budget_bytes = blob_bytes;
+            options.group_interface = multicast;
             new (self) DuckNet{std::make_shared<duck::Net>(options)};
-        }, nb::arg("udp"), nb::arg("tcp"), nb::arg("key"), nb::arg("idle_ns"), nb::arg("blob_bytes"))
+        }, nb::arg("udp"), nb::arg("tcp"), nb::arg("key"), nb::arg("idle_ns"), nb::arg("blob_bytes"), nb::arg("multicast") = "")
         .def("start", [](const DuckNet& n) { n.use()->start(); })
         .def("close", [](DuckNet& n) {
             std::shared_ptr<duck::Net> net = std::move(n.net);
@@ -232,7 +266,7 @@ void bind_duck_net(nb::module_& m) {
         .def_prop_ro("event_fd", [](const DuckNet& n) { return n.use()->event_fd(); })
         .def("next_event", [](const DuckNet& n) { return next_event(*n.use()); },
              nb::sig("def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None"),
-             "(kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)")
+             "(kind: 1 opened, 2 lost, 3 message, 4 blob, 5 checked, 6 wrong_key; connection, id, bytes, text, SHA-256, size, descriptor)")
         .def("reply", [](const DuckNet& n, std::uint64_t connection, std::uint64_t id, nb::bytes bytes) {
             n.use()->reply(connection, id, {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()});
         }, nb::arg("connection"), nb::arg("id"), nb::arg("data"))
@@ -255,6 +289,11 @@ void bind_duck_net(nb::module_& m) {
             if (net) net->detach(session);
         }, nb::arg("session"))
         .def("figures", [](const DuckNet& n) { return net_figures(*n.use()); }, nb::sig("def figures(self) -> dict[str, int]"));
+    m.def("duck_put_group", &put_group, nb::arg("ducks"), nb::arg("sha256"), nb::arg("data"), nb::arg("group"), nb::arg("interface"), nb::arg("bytes_per_second"),
+          nb::arg("datagram_bytes"), nb::arg("timeout_ns"),
+          nb::sig("def duck_put_group(ducks: typing.Sequence[DuckRemote], sha256: bytes, data: typing.Any, group: str, interface: str, bytes_per_second: int, "
+                  "datagram_bytes: int, timeout_ns: int) -> tuple[int, list[int]]"),
+          "Sends a blob to several ducks by multicast, then to each what it lacks. Returns the bytes of both. Raises as put() does.");
     nb::class_<DuckRemote>(m, "DuckRemote", "A client's connection to a duck elsewhere.")
         .def("__init__", [](DuckRemote* self, const std::string& address, nb::bytes key, bool tcp, std::uint64_t connect_ns) {
             duck::RemoteOptions options;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.hpp"
@@ -14,6 +15,9 @@ namespace teal::duck {
 namespace {
 
 constexpr std::uint64_t told_each = 1 << 20;  // bytes: waking the hasher costs more than it would hash of less
+constexpr std::size_t staged_bytes = 128 << 10, long_piece = 32 << 10;
+constexpr int nice_of_hasher = 10;            // a tenth of a CPU that is wanted by others
+constexpr int future_write = 0x10;            // F_SEAL_FUTURE_WRITE
 
 }  // namespace
 
@@ -33,10 +37,11 @@ Blob::Blob(const BlobDigest& digest, std::uint64_t bytes) : digest_(digest), byt
 
 Blob::~Blob() {
     if (base_ != nullptr) ::munmap(const_cast<std::byte*>(base_), bytes_);
-    if (fd_ >= 0) ::close(fd_);
+    for (const int fd : {fd_, given_})
+        if (fd >= 0) ::close(fd);
 }
 
-bool Blob::write(std::uint64_t offset, std::span<const std::byte> bytes) noexcept {
+bool Blob::write_now(std::uint64_t offset, std::span<const std::byte> bytes) noexcept {
     while (!bytes.empty()) {
         const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
         if (n < 0 && errno == EINTR) continue;
@@ -47,18 +52,46 @@ bool Blob::write(std::uint64_t offset, std::span<const std::byte> bytes) noexcep
     return true;
 }
 
+bool Blob::flush() noexcept {
+    if (!write_now(staged_at_, staged_)) broken_ = true;
+    staged_.clear();
+    return !broken_;
+}
+
+bool Blob::write(std::uint64_t offset, std::span<const std::byte> bytes) noexcept {
+    if (broken_) return false;
+    const bool follows = !staged_.empty() && offset == staged_at_ + staged_.size() && staged_.size() + bytes.size() <= staged_bytes;
+    if (!staged_.empty() && !follows && !flush()) return false;
+    if (bytes.size() >= long_piece && !follows) return write_now(offset, bytes);
+    if (staged_.capacity() < staged_bytes) staged_.reserve(staged_bytes);
+    if (staged_.empty()) staged_at_ = offset;
+    staged_.insert(staged_.end(), bytes.begin(), bytes.end());
+    return true;
+}
+
 void Blob::hash_to(std::uint64_t prefix) {
     if (prefix <= hashed_) return;
     hash_.add({base_ + hashed_, prefix - hashed_});
     hashed_ = prefix;
 }
 
+bool Blob::arrived() noexcept {
+    if (!flush()) return false;
+    staged_ = {};
+    // F_SEAL_WRITE would look at every page, and wants this mapping gone.
+    if (::fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | future_write) != 0) return false;
+    given_ = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+    return given_ >= 0;
+}
+
 bool Blob::finish() {
     hash_to(bytes_);
     const Sha256::Digest found = hash_.finish();
-    if (std::memcmp(found.data(), digest_.data(), found.size()) != 0) return false;
-    ::munmap(const_cast<std::byte*>(std::exchange(base_, nullptr)), bytes_);  // any shared mapping of it stands in the way of the seal
-    return ::fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0;
+    const bool good = std::memcmp(found.data(), digest_.data(), found.size()) == 0;
+    ::munmap(const_cast<std::byte*>(std::exchange(base_, nullptr)), bytes_);
+    (void)::fcntl(fd_, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL);  // for whoever asks; nobody could write any more anyway
+    ::close(std::exchange(fd_, -1));
+    return good;
 }
 
 bool Blobs::begin(const BlobDigest& digest, std::uint64_t bytes, std::shared_ptr<Blob>& out) {
@@ -116,7 +149,7 @@ void Hasher::put(Work&& work) {
 }
 
 void Hasher::add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) {
-    if (prefix < blob->told_ + told_each) return;
+    if (prefix < blob->told_ + told_each || !blob->flush()) return;  // what cannot be written is found out by the next piece
     blob->told_ = prefix;
     put({blob, prefix, {}});
 }
@@ -125,6 +158,7 @@ void Hasher::finish(std::shared_ptr<Blob> blob, std::function<void(bool)> then) 
 
 void Hasher::run() {
     ::pthread_setname_np(::pthread_self(), "teal-duck-hash");
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice_of_hasher);  // of this thread alone, on Linux
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !work_.empty(); });

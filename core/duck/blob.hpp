@@ -1,9 +1,11 @@
-// Blobs on their way in: memory that nobody else sees until the SHA-256 is right, and sealed from then on.
+// Blobs on their way in.
 //
-// Theory of operation. A blob is a memfd that pieces are written into (write(2): no page is mapped, zeroed or faulted in for it). Its hash
-// follows what is there without a gap, in a thread of its own, the *hasher*, so that calls are not held up and little is left to do when the last
-// piece comes. One that stops half way (its peer is gone) waits here under its digest, with the map of what has arrived, until it is asked
-// for again or its time is over.
+// Theory of operation. A blob is a memfd that pieces are written into with write(2): for it no page is zeroed or mapped, which costs twice as
+// much, and a duck without memory is told so instead of dying of it. Short pieces are put together first. When all are there, no write is
+// possible any more (arrived()), and whoever sent it may use it: its packets were sealed with his key, or come from this machine. Nobody else
+// sees it before its SHA-256 is right: a thread of its own, the *hasher*, follows what is there without a gap, with less right to the CPU than
+// calls and transfers have. One that stops half way (its peer is gone) waits here under its digest, with the map of what has arrived, until
+// it is asked for again or its time is over.
 #pragma once
 
 #include <atomic>
@@ -19,6 +21,7 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/sha256.hpp"
 #include "duck/net.hpp"
@@ -44,20 +47,29 @@ public:
     [[nodiscard]] const BlobDigest& digest() const noexcept { return digest_; }
     // The loop's thread. False: no memory.
     [[nodiscard]] bool write(std::uint64_t offset, std::span<const std::byte> bytes) noexcept;
+    // The same; what was written is in the file, and can be hashed. False: no memory, now and for good.
+    [[nodiscard]] bool flush() noexcept;
     // One thread at a time; reads what was written before `prefix` was told to it.
     void hash_to(std::uint64_t prefix);
-    // All is there: true when it is what it is called; then sealed, and take_fd() is the receiver's.
+    // All is there: nobody can change it from now on, and take_fd() is the receiver's, once. False: no descriptor left.
+    [[nodiscard]] bool arrived() noexcept;
+    [[nodiscard]] int take_fd() noexcept { return std::exchange(given_, -1); }
+    // After that, and once: is it what it is called?
     [[nodiscard]] bool finish();
-    [[nodiscard]] int take_fd() noexcept { return std::exchange(fd_, -1); }
     Ranges there;                // while nobody sends it
     std::uint64_t since = 0;     // when that began
+    bool of_a_group = false;     // some of it came with a key that others have too
 
 private:
     friend class Hasher;
     BlobDigest digest_{};
+    [[nodiscard]] bool write_now(std::uint64_t offset, std::span<const std::byte> bytes) noexcept;
     std::uint64_t bytes_ = 0, hashed_ = 0;
     const std::byte* base_ = nullptr;  // read-only, for the hash
-    int fd_ = -1;
+    int fd_ = -1, given_ = -1;
+    std::vector<std::byte> staged_;  // short pieces, one after the other, from staged_at_ on; not written yet
+    std::uint64_t staged_at_ = 0;
+    bool broken_ = false;
     Sha256 hash_;
     std::uint64_t told_ = 0;     // the loop's: up to here the hasher knows of it
 };

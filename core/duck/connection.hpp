@@ -84,7 +84,9 @@ public:
     [[nodiscard]] std::uint64_t next_timer() const noexcept;      // when send() may have something again
     [[nodiscard]] std::uint64_t most_item_bytes() const noexcept { return options_.most_item_bytes; }
     [[nodiscard]] bool urgent() const noexcept { return !soon_.empty(); }
-    [[nodiscard]] bool has_more() const noexcept { return ack_now_ || ping_now_ || close_left_ != 0 || !soon_.empty() || (unsent_ != 0 && in_flight_ < window()); }
+    [[nodiscard]] bool has_more() const noexcept { return ack_now_ || ping_now_ || probing_ || close_left_ != 0 || !soon_.empty() || (unsent_ != 0 && in_flight_ < window()); }
+
+    [[nodiscard]] bool probing() const noexcept { return probing_; }  // the next packet may be as long as any
 
     // Items. The bytes are copied, except a blob's, which must stay until it was delivered or dropped.
     std::uint64_t queue(ItemKind kind, std::span<const std::byte> head, std::span<const std::byte> body);

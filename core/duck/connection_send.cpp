@@ -61,7 +61,7 @@ std::size_t Connection::answer_room() const noexcept {
     return mtu_ - sizeof(DataHead) - tag_bytes - sizeof(FrameHead) - sizeof(AnswerHead) - sizeof(AckFrame) - most_written_pairs * sizeof(AckPair);
 }
 
-std::size_t Connection::send(std::span<std::byte> out, std::uint64_t now, Above&) {
+std::size_t Connection::send(std::span<std::byte> out, std::uint64_t now, Above& above) {
     if (!closed_) timeouts(now);
     if (closed_) return send_close(out);
     const bool may = in_flight_ < window() || credit_ != 0;
@@ -77,11 +77,13 @@ std::size_t Connection::send(std::span<std::byte> out, std::uint64_t now, Above&
         last_ping_ = now;
         eliciting = sent.ping = true;
     }
-    if (unsent_ != 0 && may && sent_.size() - sent_first_ < most_sent) eliciting = write_chunks(to, sent) || eliciting;
+    // A blob is long enough to be worth the question first: it fills the window from now on.
+    const bool ask_first = probing_ && to.empty() && unsent_ != 0 && next_to_send()->kind == ItemKind::blob;
+    if (unsent_ != 0 && may && !ask_first && sent_.size() - sent_first_ < most_sent) eliciting = write_chunks(to, sent) || eliciting;
     if (!to.empty()) return finish(to, eliciting ? &sent : nullptr, now);
-    if (!probing_) return 0;
+    if (!probing_ || out.size() < most_packet) return 0;
     Writer probe(out, most_packet, seal_ ? tag_bytes : 0);
-    if (!write_probe(probe)) return 0;
+    if (!write_probe(probe)) return has_more() ? send(out, now, above) : 0;  // that was the last one
     probe_at_ = now + 3 * pto_ns();
     const std::size_t bytes = finish(probe, nullptr, now);
     probes_[probes_sent_++ % probes_.size()] = {next_number_ - 1, bytes};

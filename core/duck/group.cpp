@@ -39,7 +39,7 @@ void speak(UdpSocket& socket, const GroupAsk& ask, std::span<const std::byte> by
             std::memcpy(to + sizeof head, &at, sizeof at);
             std::memcpy(to + sizeof head + sizeof at, bytes.data() + at, piece);
             if (seal) seal->seal(number, {to, sizeof head}, to + sizeof head, sizeof at + piece);
-            filled += piece + extra;
+            if (!options.lost || !options.lost(number)) filled += piece + extra;
             at += piece;
         }
         (void)socket.send(std::span(run).first(filled), options.datagram_bytes, nullptr);  // what does not leave is repaired
@@ -55,6 +55,7 @@ GroupPut put_group(std::span<const std::shared_ptr<Remote>> ducks, const BlobDig
     if (options.datagram_bytes < least_packet || options.datagram_bytes > 8952 || options.bytes_per_second == 0)
         throw Error(Code::invalid_argument, "duck: group datagrams of " + std::to_string(options.datagram_bytes) + " bytes, expected 1200 to 8952, and a rate above 0");
     const Address group = Address::parse(options.group, true);
+    if (!group.multicast()) throw Error(Code::invalid_argument, "duck: " + options.group + " is no multicast group: expected 224.0.0.0 to 239.255.255.255 and a port");
     UdpSocket socket;
     socket.speak(group, Address::parse(options.interface + ":0", true));
     GroupAsk ask{};

@@ -5,6 +5,7 @@
 // ranges it has. A duck that listens to no groups gets everything that way.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@ struct GroupOptions {
     std::uint64_t bytes_per_second = 100'000'000;   // what the slowest of link and ducks takes; too fast costs repairs, nothing else
     std::size_t datagram_bytes = 1452;              // 1200 to 8952
     std::uint64_t timeout_ns = 60'000'000'000;      // for each duck
+    std::function<bool(std::uint64_t)> lost;        // of tests: does the packet with this number get lost on its way?
 };
 
 struct GroupPut {

@@ -7,9 +7,10 @@
 // commands that the loop takes over at its next turn. While a call is in flight and the loop has been quiet for `idle_ns`, it naps for 50 to
 // 500 µs between two looks at the answer line, which no descriptor announces.
 //
-// Blobs land in memfds of the loop's own, are checked against their SHA-256, sealed, and handed up with their descriptor. The loop knows which
-// digests are held above (hold(), forget()), so a blob that is there costs no bytes. An unfinished one is kept for `resume_ns` after its
-// connection is gone, so that another connection goes on where it stopped.
+// Blobs land in memfds of the loop's own and are handed up, with their descriptor, when all of their bytes are there and nobody can change
+// them any more. Long ones are checked against their SHA-256 after that: until `checked` says so, a blob is its sender's alone. Who sent one
+// that is not what he called it is thrown out. The loop knows which digests are held above (hold(), forget()), so a blob that is there costs
+// no bytes. An unfinished one is kept for `resume_ns` after its connection is gone, so that another connection goes on where it stopped.
 #pragma once
 
 #include <array>
@@ -44,7 +45,10 @@ enum class NetEventKind : std::uint32_t {
     opened = 1,   // a peer is there: `text` = its address
     lost = 2,     // it is gone, with every session of it: `text` = how
     message = 3,  // `bytes`, to be answered with reply(connection, id, …)
-    blob = 4,     // finished, checked, sealed: `digest`, `size`, `fd` (the receiver's to close)
+    blob = 4,     // all of it is there, for good: `digest`, `size`, `fd` (the receiver's to close), `connection` whence it came, `id`: 1 its
+                  // SHA-256 is right; 0 `checked` will tell, and until then only that client may use it
+    checked = 5,  // `digest`, `size`, `connection`; `id`: 1 it is what it was called, 0 it is not
+    wrong_key = 6,// somebody sends packets under another key: `text` = the address that the last one bears, `id` = how many since the last such event
 };
 
 struct NetEvent {
@@ -70,7 +74,7 @@ struct NetFigures {
     std::uint64_t packets_in, packets_out, bytes_in, bytes_out;
     std::uint64_t dropped_malformed, dropped_unknown, dropped_forged /* did not open with our keys */, dropped_replayed;
     std::uint64_t packets_lost, packets_probed /* timeouts */;
-    std::uint64_t hellos, hellos_refused /* wrong key, stale cookie, full */;
+    std::uint64_t hellos, hellos_refused /* wrong key */, wrong_key /* packets, hellos included */;
     std::uint64_t messages, blobs_had, blobs_received, blobs_bad, blob_bytes, group_bytes /* of blobs, by multicast */;
     std::uint64_t sleeps;                 // of the loop
     std::uint64_t directs, directs_refused; // sessions with direct calls, and those that go without: their client wanted none, or it cannot be

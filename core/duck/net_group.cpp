@@ -100,6 +100,7 @@ void Net::Impl::group_packet(GroupListener& group, std::span<std::byte> bytes) {
     // Never into what is there already: it may have been hashed.
     if (blob.there.overlaps(offset, offset + piece.size()) || !blob.write(offset, piece)) return;
     blob.there.add(offset, offset + piece.size());
+    blob.of_a_group = true;
     figures_.group_bytes += piece.size();
     hasher_.add(group.blob, blob.there.prefix());
 }

@@ -38,6 +38,8 @@ struct Net::Impl final : PeerHost {
     bool receive_datagrams();
     void datagram(std::span<std::byte> bytes, const Address& from);
     void packet(std::span<std::byte> bytes, const Address& from, Stream* stream);
+    void wrong_key(const Address& from);
+    void tell_of_wrong_keys();
     void hello(std::span<std::byte> bytes, const Address& from, Stream* stream);
     void reply_raw(std::span<const std::byte> bytes, const Address& to, Stream* stream);
     bool receive_streams();
@@ -61,7 +63,9 @@ struct Net::Impl final : PeerHost {
     Blobs& blobs() override { return blobs_; }
     void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) override { hasher_.add(blob, prefix); }
     void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) override;
-    void blob_whole(Blob& blob);
+    void blob_here(std::uint64_t connection, Blob& blob, bool checked);
+    Peer* blob_finished(std::uint64_t connection, std::uint64_t transfer, bool good);
+    void blob_checked(std::uint64_t connection, std::uint64_t transfer, const Blob& blob, bool good);
     bool begin_group(const GroupAsk& ask) override;   // net_group.cpp
     void end_group(const BlobDigest& digest) override;
     bool receive_groups();
@@ -103,6 +107,8 @@ struct Net::Impl final : PeerHost {
     std::vector<int> stream_fds_;                 // of one turn; capacity is kept
     bool active_ = false, worked_ = false;        // this turn: something came; and it was no mere heartbeat
     unsigned quiet_turns_ = 0;
+    std::uint64_t wrong_keys_ = 0, next_wrong_key_ = 0;  // packets since the last event of them; when there may be another one
+    std::string wrong_key_from_;
     Hasher hasher_;                               // last: its thread is gone before what it orders here
 };
 

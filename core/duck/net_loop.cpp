@@ -13,6 +13,7 @@ namespace {
 
 constexpr unsigned datagrams_a_turn = 64;
 constexpr std::uint64_t small_blob = 64 << 10;    // hashed here, at once
+constexpr std::uint64_t wrong_key_each_ns = 10'000'000'000;
 
 }  // namespace
 
@@ -92,7 +93,9 @@ void Net::Impl::packet(std::span<std::byte> bytes, const Address& from, Stream* 
         return;
     }
     const std::uint64_t worked = peer->connection.worked();
-    if (peer->connection.receive(bytes, now_, *peer) != Verdict::taken) return;
+    const Verdict verdict = peer->connection.receive(bytes, now_, *peer);
+    if (verdict == Verdict::forged) wrong_key(from);
+    if (verdict != Verdict::taken) return;
     if (peer->connection.worked() != worked) worked_ = true;
     if (stream == nullptr && !options.key.empty() && !(from == peer->address)) peer->address = from;  // it has moved; only who has the keys can say so
     if (peer->connection.urgent()) serve(*peer);
@@ -119,7 +122,10 @@ void Net::Impl::hello(std::span<std::byte> bytes, const Address& from, Stream* s
     const auto second = now_ / 1'000'000'000;
     const auto what = door->read(bytes, from.key(), second, peers_.size() >= options.most_connections, reply, reply_bytes, made);
     if (what == Door::What::dropped) ++figures_.dropped_malformed;
-    if (what == Door::What::wrong) ++figures_.hellos_refused;
+    if (what == Door::What::wrong) {
+        ++figures_.hellos_refused;
+        wrong_key(from);
+    }
     if (what == Door::What::dropped || what == Door::What::wrong) return;
     if (what == Door::What::welcome) {
         made.most_item_bytes = options.most_message_bytes;
@@ -144,6 +150,24 @@ void Net::Impl::hello(std::span<std::byte> bytes, const Address& from, Stream* s
         next_timer_ = 0;
     }
     reply_raw({reply, reply_bytes}, from, stream);
+}
+
+// Whoever tries keys is heard of at once, and then every ten seconds: no flood of packets makes one of lines.
+void Net::Impl::wrong_key(const Address& from) {
+    ++figures_.wrong_key;
+    ++wrong_keys_;
+    wrong_key_from_ = from.text();
+    if (now_ >= next_wrong_key_) tell_of_wrong_keys();
+    else next_timer_ = std::min(next_timer_, next_wrong_key_);
+}
+
+void Net::Impl::tell_of_wrong_keys() {
+    NetEvent event;
+    event.kind = NetEventKind::wrong_key;
+    event.id = std::exchange(wrong_keys_, 0);
+    event.text = wrong_key_from_;
+    next_wrong_key_ = now_ + wrong_key_each_ns;
+    tell(std::move(event));
 }
 
 void Net::Impl::reply_raw(std::span<const std::byte> bytes, const Address& to, Stream* stream) {
@@ -200,6 +224,7 @@ void Net::Impl::run_timers() {
     }
     for (Peer* peer : dead) bury(*peer);
     blobs_.expire(now_);
+    if (wrong_keys_ != 0 && now_ >= next_wrong_key_) tell_of_wrong_keys();
 }
 
 NetFigures Net::Impl::count() const {
@@ -258,28 +283,65 @@ void Net::Impl::message(Peer& peer, std::uint64_t id, std::span<const std::byte>
 
 void Net::Impl::finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) {
     const std::uint64_t id = peer.connection.own_id();
-    const auto then = [this, id, transfer, blob](bool good) {
-        order([this, id, transfer, blob, good] {
-            figures_.blob_bytes += blob->bytes();
-            if (good) blob_whole(*blob);
-            Peer* known = find(id);
-            if (known == nullptr) return;  // it will ask again, and hear that it is there
-            known->blob_finished(transfer, good);
-            serve(*known);
+    figures_.blob_bytes += blob->bytes();
+    if (!blob->arrived()) return peer.blob_refused(transfer);
+    if (blob->bytes() <= small_blob) {
+        const bool good = blob->finish();
+        if (good) blob_here(id, *blob, true);
+        return peer.blob_finished(transfer, good);
+    }
+    const bool early = !blob->of_a_group;  // every duck of a group could have sent pieces of it
+    if (early) {
+        blob_here(id, *blob, false);
+        peer.blob_here(transfer, blob->digest());
+    }
+    hasher_.finish(blob, [this, id, transfer, blob, early](bool good) {
+        order([this, id, transfer, blob, early, good] {
+            if (early) return blob_checked(id, transfer, *blob, good);
+            if (good) blob_here(id, *blob, true);
+            blob_finished(id, transfer, good);
         });
-    };
-    if (blob->bytes() <= small_blob) then(blob->finish());
-    else hasher_.finish(blob, then);
+    });
 }
 
-void Net::Impl::blob_whole(Blob& blob) {
+void Net::Impl::blob_here(std::uint64_t connection, Blob& blob, bool checked) {
     NetEvent event;
     event.kind = NetEventKind::blob;
+    event.connection = connection;
+    event.id = checked ? 1 : 0;
     event.digest = blob.digest();
     event.size = blob.bytes();
     event.fd = blob.take_fd();
-    blobs_.hold(event.digest);
+    if (checked) blobs_.hold(event.digest);
     tell(std::move(event));
+}
+
+Peer* Net::Impl::blob_finished(std::uint64_t connection, std::uint64_t transfer, bool good) {
+    Peer* known = find(connection);
+    if (known == nullptr) {  // it will ask again, and hear whether it is there
+        ++(good ? figures_.blobs_received : figures_.blobs_bad);
+        return nullptr;
+    }
+    known->blob_finished(transfer, good);
+    serve(*known);
+    return known;
+}
+
+void Net::Impl::blob_checked(std::uint64_t connection, std::uint64_t transfer, const Blob& blob, bool good) {
+    NetEvent event;
+    event.kind = NetEventKind::checked;
+    event.connection = connection;
+    event.id = good ? 1 : 0;
+    event.digest = blob.digest();
+    event.size = blob.bytes();
+    if (good) blobs_.hold(event.digest);
+    tell(std::move(event));
+    Peer* known = blob_finished(connection, transfer, good);
+    if (good || known == nullptr) return;
+    // He may use it by now: whatever he does with it ends with him.
+    known->connection.close(3, "the SHA-256 is not that of the " + std::to_string(blob.bytes()) + " bytes of a blob that were sent");
+    serve(*known);
+    next_timer_ = 0;
 }
 
 void Net::Impl::take_orders() {

@@ -149,7 +149,8 @@ struct BlobAsk {
 };
 static_assert(sizeof(BlobAsk) == 48);
 
-enum class BlobAnswer : std::uint32_t { have = 1, want = 2, no_room = 3, bad = 4, done = 5, no_group = 6 };
+// `arrived`: all is there and is the sender's to use; `done` or the end of the connection follows when its SHA-256 is known.
+enum class BlobAnswer : std::uint32_t { have = 1, want = 2, no_room = 3, bad = 4, done = 5, no_group = 6, arrived = 7 };
 
 struct BlobState {
     std::uint64_t transfer;

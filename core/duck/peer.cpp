@@ -1,5 +1,6 @@
 #include "duck/peer.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace teal::duck {
@@ -170,7 +171,8 @@ void Peer::blob_state(std::uint64_t transfer, BlobAnswer answer, std::uint64_t f
 }
 
 void Peer::blob_ask(const BlobAsk& ask) {
-    if (host_.blobs().held(ask.digest)) {
+    const auto here = [&](const auto& each) { return each.second == ask.digest; };
+    if (host_.blobs().held(ask.digest) || std::any_of(unchecked.begin(), unchecked.end(), here)) {
         ++host_.figures().blobs_had;
         return blob_state(ask.transfer, BlobAnswer::have, 0);
     }
@@ -223,7 +225,15 @@ void Peer::blob_arrived(std::uint64_t transfer, std::uint64_t prefix, bool whole
     host_.finish(*this, transfer, blob);
 }
 
+void Peer::blob_here(std::uint64_t transfer, const BlobDigest& digest) {
+    unchecked.emplace(transfer, digest);
+    blob_state(transfer, BlobAnswer::arrived, 0);
+}
+
+void Peer::blob_refused(std::uint64_t transfer) { blob_state(transfer, BlobAnswer::no_room, 0); }
+
 void Peer::blob_finished(std::uint64_t transfer, bool good) {
+    unchecked.erase(transfer);
     ++(good ? host_.figures().blobs_received : host_.figures().blobs_bad);
     blob_state(transfer, good ? BlobAnswer::done : BlobAnswer::bad, 0);
 }

@@ -65,7 +65,7 @@ public:
     virtual void busy(Desk& desk) = 0;                 // runs: poll it
     virtual Blobs& blobs() = 0;
     virtual void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) = 0;  // so much is there; when it is convenient
-    virtual void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) = 0;  // all: ends with peer.blob_finished()
+    virtual void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) = 0;  // all: ends with peer.blob_finished(), perhaps after blob_here()
     virtual NetFigures& figures() = 0;
     virtual bool begin_group(const GroupAsk&) { return false; }  // listen to a multicast group; false: not here
     virtual void end_group(const BlobDigest&) {}
@@ -81,7 +81,9 @@ public:
     void polled(std::uint32_t session, std::uint64_t seq) override;
     bool blob_bytes(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> bytes) override;
     void blob_arrived(std::uint64_t transfer, std::uint64_t prefix, bool whole) override;
+    void blob_here(std::uint64_t transfer, const BlobDigest& digest);  // not checked yet, but this peer's
     void blob_finished(std::uint64_t transfer, bool good);
+    void blob_refused(std::uint64_t transfer);
     void replied(std::uint64_t id);  // a message was answered
 
 private:
@@ -97,6 +99,7 @@ public:
     std::unique_ptr<Stream> stream;                     // null: UDP
     std::unordered_map<std::uint32_t, std::unique_ptr<Desk>> desks;
     std::unordered_map<std::uint64_t, std::shared_ptr<Blob>> arriving;  // by transfer
+    std::unordered_map<std::uint64_t, BlobDigest> unchecked;            // by transfer: all there
     Hello hello{};                                      // it was welcomed for, and how
     std::vector<std::byte> welcome;
     std::unordered_map<std::uint64_t, std::size_t> asked;  // messages without a reply, by id: their bytes

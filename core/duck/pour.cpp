@@ -23,7 +23,7 @@ bool pour(Connection& connection, Above& above, std::uint64_t now, UdpSocket& so
         if (!pour_held(connection, socket, to, held)) return false;
         std::size_t filled = 0, each = 0, last = 0;
         for (std::size_t count = 0; count < most_packets && filled + each <= most_run; ++count) {
-            if (count != 0 && (last != each || !connection.has_more())) break;  // a shorter one ends the run
+            if (count != 0 && (last != each || !connection.has_more() || connection.probing())) break;  // a shorter one ends the run; a probe wants all the space
             last = connection.send(space.subspan(filled, std::min(most_packet, space.size() - filled)), now, above);
             more = last != 0;
             if (!more) break;

@@ -70,7 +70,7 @@ std::vector<std::byte> Remote::request(std::span<const std::byte> message, std::
     return std::move(reply.bytes);
 }
 
-PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns) {
+PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns, bool checked) {
     std::unique_lock lock(impl_->mutex);
     impl_->check_alive("no blob was sent");
     if (bytes.empty()) throw Error(Code::invalid_argument, "duck: an empty blob, expected at least one byte");
@@ -96,7 +96,7 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
     };
     await(0);
     PutResult result;
-    const auto want = static_cast<std::uint32_t>(BlobAnswer::want);
+    const auto want = static_cast<std::uint32_t>(BlobAnswer::want), arrived = static_cast<std::uint32_t>(BlobAnswer::arrived);
     if (state.answer == want && (put.there.empty() || put.there.back().end <= bytes.size())) {
         std::uint64_t there = 0;
         for (std::size_t i = 0; i < put.there.count(); ++i) there += put.there[i].end - put.there[i].begin;
@@ -109,7 +109,9 @@ PutResult Remote::put(const BlobDigest& digest, std::span<const std::byte> bytes
         result.had = true;
         return result;
     }
-    if (state.answer == static_cast<std::uint32_t>(BlobAnswer::done)) return result;
+    if (state.answer == arrived && checked) await(arrived);
+    result.checked = state.answer == static_cast<std::uint32_t>(BlobAnswer::done);
+    if (result.checked || state.answer == arrived) return result;
     if (state.answer == static_cast<std::uint32_t>(BlobAnswer::bad))
         throw Error(Code::invalid_argument, "duck " + impl_->address + ": the SHA-256 is not that of the " + std::to_string(bytes.size()) + " bytes that were sent");
     throw Error(Code::quota_exceeded, "duck " + impl_->address + ": no room for a blob of " + std::to_string(bytes.size()) + " bytes");

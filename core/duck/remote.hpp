@@ -46,6 +46,7 @@ struct CallAnswer {
 struct PutResult {
     bool had = false;            // the duck had it: nothing was sent
     std::uint64_t sent_bytes = 0;// of contents, without retransmissions
+    bool checked = false;        // its SHA-256 was right; else the duck is still at it, and nobody but this client may use the blob
 };
 
 struct GroupAsk;  // packet.hpp
@@ -102,9 +103,10 @@ public:
 
     // A control message and its reply. Reliable: once each way, whatever the network does. Throws deadline_exceeded, peer_died, closed.
     std::vector<std::byte> request(std::span<const std::byte> message, std::uint64_t timeout_ns);
-    // Sends a blob unless the duck has it. `bytes` must stay as they are until it returns. Throws quota_exceeded (the duck has no room),
-    // invalid_argument (the digest is not theirs), deadline_exceeded, peer_died.
-    PutResult put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns);
+    // Sends a blob unless the duck has it. `bytes` must stay as they are until it returns: when all is there, or, `checked`, when the duck has
+    // compared its SHA-256. Throws quota_exceeded (the duck has no room), invalid_argument (the digest is not theirs; found out after it
+    // returned: the duck ends the connection), deadline_exceeded, peer_died.
+    PutResult put(const BlobDigest& digest, std::span<const std::byte> bytes, std::uint64_t timeout_ns, bool checked = false);
     // For put_group() (group.hpp): asks it to listen to a group. False: this duck does not.
     bool offer_group(const GroupAsk& offer, std::uint64_t timeout_ns, bool& had);
     // `session`: the number that the duck's attach() gave, told in a reply. `ob`: where answers go; kept alive by `owner`.

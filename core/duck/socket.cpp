@@ -74,6 +74,8 @@ bool Address::loopback() const noexcept {
     return IN6_IS_ADDR_LOOPBACK(&host) || (IN6_IS_ADDR_V4MAPPED(&host) && host.s6_addr[12] == 127);
 }
 
+bool Address::multicast() const noexcept { return raw.ss_family == AF_INET && (ntohl(reinterpret_cast<const sockaddr_in&>(raw).sin_addr.s_addr) >> 28) == 14; }
+
 std::uint16_t Address::port() const noexcept {
     return ntohs(raw.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(raw).sin6_port : reinterpret_cast<const sockaddr_in&>(raw).sin_port);
 }
@@ -269,6 +271,11 @@ std::span<std::byte> Stream::next() noexcept {
 }
 
 void Stream::put(std::span<const std::byte> packet) {
+    if (out_first_ == out_.size()) {  // nothing waits: straight out, and only the rest of it is kept
+        const ssize_t n = ::send(fd_, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) packet = packet.subspan(static_cast<std::size_t>(n));
+        if (packet.empty()) return;  // an error is seen again by flush()
+    }
     if (out_first_ == out_.size()) {
         out_.clear();
         out_first_ = 0;

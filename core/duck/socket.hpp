@@ -25,6 +25,7 @@ struct Address {
     static Address parse(const std::string& text, bool passive);
     [[nodiscard]] std::string text() const;
     [[nodiscard]] bool loopback() const noexcept;
+    [[nodiscard]] bool multicast() const noexcept;  // IPv4
     [[nodiscard]] std::uint16_t port() const noexcept;
     // Family, port and host: what a cookie is bound to.
     [[nodiscard]] std::vector<std::byte> key() const;

@@ -155,7 +155,9 @@ private:
 
     void check_segment(std::size_t i) {
         const Segment& s = segments_[i];
-        if (!within(s.offset, s.file_bytes, file_.size()))
+        // What has nothing in the file may be said to lie anywhere: linkers put it behind the end.
+        const bool of_file = s.file_bytes != 0 || (s.type != PT_LOAD && s.type != PT_TLS);
+        if (of_file && !within(s.offset, s.file_bytes, file_.size()))
             throw Error(Code::invalid_argument, name_ + ": cut short: " + segment_name(i) + " has " + std::to_string(s.file_bytes) + " bytes at " + hex(s.offset) +
                         ", the file has " + std::to_string(file_.size()) + " bytes");
         if (s.type != PT_LOAD && s.type != PT_TLS) return;

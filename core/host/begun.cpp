@@ -4,6 +4,7 @@
 
 #include "cpu/clock.hpp"
 #include "host/bpf_session.hpp"
+#include "host/hot.hpp"
 #include "host/worker.hpp"
 
 namespace teal {
@@ -18,7 +19,7 @@ std::uint64_t cold_after_ticks() noexcept {
 
 // The answer to a plain success, as soon as the kernel is done. What it needs is at hand: after a long kernel everything else is out of the
 // caches.
-bool Worker::Begun::answer() {
+TEAL_HOT bool Worker::Begun::answer() {
     ending.started = run.started;
     ending.ended = ticks();
     told = end_request(*line, generation, ending);
@@ -26,7 +27,7 @@ bool Worker::Begun::answer() {
     return true;
 }
 
-void Worker::execute(std::uint32_t index) {
+TEAL_HOT void Worker::execute(std::uint32_t index) {
     show_core();
     if (pool_->memory().records[index].suspended == index_ + 1) [[unlikely]] {
         go_on(index);
@@ -46,7 +47,7 @@ void Worker::execute(std::uint32_t index) {
 }
 
 // False: nobody is there to be told of it.
-bool Worker::begin(Begun& begun, std::uint32_t index) {
+TEAL_HOT bool Worker::begin(Begun& begun, std::uint32_t index) {
     Record& record = pool_->memory().records[index];
     line_.record.store(index, std::memory_order_relaxed);
     serving_ = record.session;
@@ -77,7 +78,7 @@ bool Worker::begin(Begun& begun, std::uint32_t index) {
 }
 
 // From its beginning to its end, on this very stack.
-void Worker::run_through(Begun& begun) {
+TEAL_HOT void Worker::run_through(Begun& begun) {
     Run& run = begun.run;
     if (preemptor_) {
         preemptor_->disarm();  // what is not asked to leave is not disturbed either
@@ -92,7 +93,7 @@ void Worker::run_through(Begun& begun) {
 }
 
 // Should it have left before it ended, and could not? Whoever asked for that is told by the numbers of its seat.
-void Worker::count_overrun(const Begun& begun) noexcept {
+TEAL_HOT void Worker::count_overrun(const Begun& begun) noexcept {
     const std::uint64_t slice = slice_ns(begun.record);
     const bool over = slice != 0 && begun.ending.ended - begun.ending.started > ns_to_ticks(static_cast<std::int64_t>(slice));
     const bool asked = seat_ != nullptr && seat_->count_unobeyed(index_, begun.record, begun.run.record_generation);
@@ -102,7 +103,7 @@ void Worker::count_overrun(const Begun& begun) noexcept {
 }
 
 // It has run, or cannot.
-void Worker::settle(Begun& begun) {
+TEAL_HOT void Worker::settle(Begun& begun) {
     Run& run = begun.run;
     Ending& ending = begun.ending;
     Slot& slot = begun.session->slots[begun.slot_index];
@@ -137,7 +138,7 @@ void Worker::settle(Begun& begun) {
     wait_began_ = 0;
 }
 
-void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share) {
+TEAL_HOT void Worker::finish(std::uint32_t index, Session* session, Run& run, Ending ending, bool told, std::uint64_t share) {
     Record& record = pool_->memory().records[index];
     if (!run.answered) told = tell(record, session, run, ending);
     if (!told) {  // the client cancelled it or its deadline passed; when the host saw to that, the record says so too
@@ -177,7 +178,7 @@ bool Worker::tell(const Record& record, Session* session, const Run& run, Ending
     return session != nullptr && end_request(session->map->lines()[record.entry.slot], record.entry.generation, ending);
 }
 
-void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
+TEAL_HOT void Worker::account(std::uint32_t version_line, std::uint64_t submitted, BpfStages* bpf_stages, const Run& run, const Ending& ending,
                      std::uint64_t share) noexcept {
     PoolMemory& memory = pool_->memory();
     VersionLine& version = memory.versions[version_line];

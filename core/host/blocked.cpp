@@ -4,8 +4,11 @@
 // holds the role looks at some of them in each drain(): those whose ends have come go to the run queue, those whose client ended them,
 // or that waited for what did not end well, are ended on the spot. Nothing is kept of how far a record has got: its ends are words in
 // the session, looked at anew each time, so a death loses nothing (repair() puts such records back in here).
+#include <algorithm>
 #include <cstring>
 
+#include "cpu/clock.hpp"
+#include "host/hot.hpp"
 #include "host/pool.hpp"
 #include "host/words.hpp"
 
@@ -14,6 +17,12 @@ namespace {
 
 constexpr unsigned longest_look = 64;   // blocked records looked at in one drain()
 constexpr unsigned longest_turn = 16;   // of which so many go on
+constexpr std::int64_t look_every_ns = 100'000;
+
+std::uint64_t look_every() noexcept {
+    static const std::uint64_t value = ns_to_ticks(look_every_ns);
+    return value;
+}
 
 enum class Came { not_yet, well, badly, in_vain };
 
@@ -68,6 +77,50 @@ bool Pool::is_parked(std::uint32_t version_line) const noexcept {
 void Pool::block(std::uint32_t index) noexcept {
     poke(memory_->blocked[memory_->header.blocked_size], index);
     poke(memory_->header.blocked_size, memory_->header.blocked_size + 1);
+    SessionLine& line = memory_->sessions[memory_->records[index].session];
+    poke(line.blocked, static_cast<std::uint16_t>(line.blocked + 1));
+    look_again();  // what it waits for may have come
+}
+
+// Waiting is no credit, or a client could let a thousand requests loose that all come before anybody else's: while a record is
+// blocked its tag says how far behind virtual time its turn is, and virtual time passes it by.
+void Pool::stop_clock(Record& record) const noexcept {
+    const std::uint64_t now = memory_->header.virtual_time;
+    record.tag = record.tag > now ? record.tag - now : 0;
+}
+
+void Pool::start_clock(Record& record) noexcept {
+    record.tag += memory_->header.virtual_time;
+    SessionLine& line = memory_->sessions[record.session];
+    if (line.epoch == record.epoch) line.finish = std::max(line.finish, record.tag + record.charge);
+}
+
+void Pool::unlist(std::uint32_t at) noexcept {
+    PoolHeader& header = memory_->header;
+    SessionLine& line = memory_->sessions[memory_->records[memory_->blocked[at]].session];
+    if (line.blocked > 0) poke(line.blocked, static_cast<std::uint16_t>(line.blocked - 1));
+    poke(memory_->blocked[at], memory_->blocked[header.blocked_size - 1]);
+    poke(header.blocked_size, header.blocked_size - 1);
+}
+
+void Pool::look_again() noexcept { look_.left.store(peek_at(memory_->header.blocked_size), std::memory_order_relaxed); }
+
+// A number that changes with every end in a session that has blocked records.
+std::uint32_t Pool::ends_of(std::span<SessionMap* const> live) const noexcept {
+    std::uint32_t sum = 0;
+    for (const SessionMap* map : live) {
+        const SessionLine& line = memory_->sessions[map->index];
+        if (peek_at(line.blocked) == 0) continue;
+        // SYNC: acquire pairs with ClientSession::cancel(): the word that it ended is seen by the look that this begins.
+        sum += peek_at(line.ended) + map->header()->ends.load(std::memory_order_acquire);
+    }
+    return sum;
+}
+
+bool Pool::look_due(std::span<SessionMap* const> live) const noexcept {
+    if (peek_at(memory_->header.blocked_size) == 0) return false;
+    if (look_.left.load(std::memory_order_relaxed) > 0 || ends_of(live) != look_.ends.load(std::memory_order_relaxed)) return true;
+    return ticks() - look_.began.load(std::memory_order_relaxed) > look_every();
 }
 
 // Does a request wait for this one that was taken before it? So a client speaks that makes requests wait for each other in a circle.
@@ -104,7 +157,13 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
     std::uint32_t* blocked = memory_->blocked;
     PoolHeader& header = memory_->header;
     std::uint32_t i = header.next_blocked;
-    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && header.blocked_size > 0; ++looked) {
+    std::uint32_t left = std::min(look_.left.load(std::memory_order_relaxed), header.blocked_size);
+    if (left == 0) {
+        look_.began.store(ticks(), std::memory_order_relaxed);
+        look_.ends.store(ends_of(live), std::memory_order_relaxed);
+        left = header.blocked_size;
+    }
+    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && left > 0; ++looked, --left) {
         if (i >= header.blocked_size) i = 0;
         header.next_blocked = i;
         const std::uint32_t index = blocked[i];
@@ -128,12 +187,16 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
             end_record(index, State::cancelled);
         }
         // The order among them is the run queue's business.
-        poke(blocked[i], blocked[header.blocked_size - 1]);
-        poke(header.blocked_size, header.blocked_size - 1);
+        unlist(i);
         ++moved;
-        if (found == Came::well) enqueue(index);
-        else give_back({&index, 1});
+        if (found == Came::well) {
+            start_clock(record);
+            enqueue(index);
+        } else {
+            give_back({&index, 1});
+        }
     }
+    look_.left.store(left, std::memory_order_relaxed);
     header.next_blocked = i;
 }
 
@@ -151,7 +214,7 @@ bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {
     return false;
 }
 
-bool Pool::wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept {
+TEAL_HOT bool Pool::wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept {
     const std::uint32_t size = peek_at(memory_->header.blocked_size);
     for (std::uint32_t i = 0; i < size && i < record_count; ++i) {
         const std::uint32_t index = peek_at(memory_->blocked[i]);

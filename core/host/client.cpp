@@ -72,8 +72,6 @@ void ClientSession::submit(ClientSlot& slot, std::uint32_t model, std::uint32_t 
         slot.generation = next_generation(slot.generation);
         slot.submitted = true;
     }
-    // Only when a wait() gave up before the end; a store on every call would cost the line a trip between the cores.
-    if (slot.line->waiting.load(std::memory_order_relaxed) != 0) slot.line->waiting.store(0, std::memory_order_relaxed);
     RequestEntry entry{};
     entry.slot = slot.index;
     entry.generation = slot.generation;
@@ -158,32 +156,40 @@ bool ClientSession::cancel(ClientSlot& slot, State to, Reason reason) noexcept {
         if (running && to == State::cancelled) return false;  // claimed: its effects can be noticed
         // SYNC: acq_rel pairs with end_request() and claim_request(): one of us ends it.
         if (!slot.line->word.compare_exchange_strong(seen, make_word(slot.generation, to, reason), std::memory_order_seq_cst)) continue;
-        // SYNC: seq_cst load pairs with the store of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
+        // SYNC: seq_cst load pairs with the counting up of `waiting` in nap() and Notifier::loop(): another thread may sleep on it.
         if (slot.line->waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&slot.line->word), INT_MAX);
+        // SYNC: release pairs with the acquire in Pool::ends_of(): whoever sees the count sees the word.
+        map_->header()->ends.fetch_add(1, std::memory_order_release);
         ring_doorbell();  // it may wait where nobody looks before what it waits for has come, or others may wait for it
         return true;
     }
     return false;
 }
 
-// Sleeps through the middle of a call whose length is known, then spins across its likely end. True when it has ended.
-bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
-    const Expectation::Window window = slot.expected ? slot.expected->window() : Expectation::Window{0, 0};
-    if (window.end_ns == 0) return false;
-    const auto since_submit = [&] { return static_cast<std::uint64_t>(ticks_to_ns(ticks() - slot.submitted_ticks)); };
-    std::uint64_t passed = since_submit();
-    if (passed < window.begin_ns) {
-        const std::uint64_t wake = now_ns() + (window.begin_ns - passed);
-        const std::uint64_t until = end_ns == 0 ? wake : std::min(wake, end_ns);
-        for (std::uint64_t now = now_ns(); now < until && !ended(slot); now = now_ns()) {
-            nap(slot, std::min(until, now + nap_ns));
-            if (!ended(slot)) check_peer();
-        }
-        passed = since_submit();
+// Sleeps through the middle of a call whose length is known, unless callers spin that long. True when it slept.
+bool ClientSession::doze(ClientSlot& slot, std::uint64_t until_ns) {
+    const std::uint64_t begin = slot.expected ? slot.expected->window().begin_ns : 0;
+    if (begin <= spin_.ceiling_ns() || ended(slot)) return false;
+    const auto passed = static_cast<std::uint64_t>(ticks_to_ns(ticks() - slot.submitted_ticks));
+    if (passed >= begin) return false;
+    const std::uint64_t wake = now_ns() + (begin - passed);
+    const std::uint64_t until = until_ns == 0 ? wake : std::min(wake, until_ns);
+    for (std::uint64_t now = now_ns(); now < until && !ended(slot); now = now_ns()) {
+        nap(slot, std::min(until, now + nap_ns));
+        if (!ended(slot)) check_peer();
     }
+    return true;
+}
+
+// Dozes, then spins across the likely end. True when it has ended.
+bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
+    const std::uint64_t window_end = slot.expected ? slot.expected->window().end_ns : 0;
+    if (window_end == 0 || spin_.ceiling_ns() == 0) return false;  // unknown, or nobody is to spin
+    doze(slot, end_ns);
     if (ended(slot)) return true;
-    if (passed >= window.end_ns) return false;
-    std::uint64_t budget = window.end_ns - passed;
+    const auto passed = static_cast<std::uint64_t>(ticks_to_ns(ticks() - slot.submitted_ticks));
+    if (passed >= window_end) return false;
+    std::uint64_t budget = window_end - passed;
     if (end_ns != 0) {
         const std::uint64_t now = now_ns();
         budget = std::min(budget, end_ns > now ? end_ns - now : 0);
@@ -193,11 +199,13 @@ bool ClientSession::wait_out(ClientSlot& slot, std::uint64_t end_ns) {
 
 // One bounded sleep on the slot's completion word.
 void ClientSession::nap(ClientSlot& slot, std::uint64_t until_ns) noexcept {
-    // SYNC: seq_cst pairs with end_request(): we store `waiting`, then load the word; it stores the word, then
-    // loads `waiting`. Only submit() takes it down again: others may sleep on the same word.
-    slot.line->waiting.store(1, std::memory_order_seq_cst);
+    // SYNC: seq_cst pairs with end_request(): we count ourselves in, then load the word; it stores the word, then loads
+    // `waiting`. Counted, because others may sleep on the same word; and out again, because whoever is awake at the end, as a
+    // caller that only dozed is, costs the worker no system call.
+    slot.line->waiting.fetch_add(1, std::memory_order_seq_cst);
     const std::uint64_t word = slot.line->word.load(std::memory_order_seq_cst);
     if (!has_ended(word, slot.generation)) futex_wait(low_word(&slot.line->word), static_cast<std::uint32_t>(word), until_ns);
+    slot.line->waiting.fetch_sub(1, std::memory_order_relaxed);  // too late for somebody only costs a wake-up of nobody
 }
 
 void ClientSession::check_peer() const {

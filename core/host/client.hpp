@@ -66,6 +66,8 @@ public:
     // Spins, then sleeps until the request has ended or CLOCK_MONOTONIC `until_ns` (0: no bound) has passed.
     // Throws peer_died when the host's socket hung up meanwhile. Ends the request itself when its deadline passes.
     bool wait(ClientSlot& slot, std::uint64_t until_ns, std::uint64_t deadline_ns);
+    // Only the sleep that wait() begins with, until `until_ns` at most. False: there is none (any more).
+    bool doze(ClientSlot& slot, std::uint64_t until_ns);
     [[nodiscard]] static bool ended(const ClientSlot& slot) noexcept {
         // SYNC: acquire pairs with end_request(): outputs and fields are visible.
         return has_ended(slot.line->word.load(std::memory_order_acquire), slot.generation);

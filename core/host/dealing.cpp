@@ -1,12 +1,15 @@
 // Pool: requests that are dealt to several agents, each of which decides for some of the workers (seats.cpp has the rest of agents).
 //
 // Theory of operation: each request belongs to one seat from when it is first offered: the one that has the least to do for each worker with
-// nothing to do. An agent that is gone gets its part as well, which lies in the run queue, where its workers find it. A worker with nothing to
-// do takes over what waits at another seat whose workers are all busy: one request at a time, told to one agent as departed and to the other
-// one as new. What has begun on a worker belongs to that worker's seat.
+// nothing to do (agents/dealing.hpp). An agent that is gone gets its part as well, which lies in the run queue, where all workers find it. A seat
+// whose workers have nothing to do takes over what waits at another one whose workers are all busy: one request at a time, told to one agent
+// as departed and to the other one as new. What has begun on a worker and left it belongs to that worker's seat. core/sim deals by the same
+// rules on a virtual clock; tests/model/dealing.py has all interleavings.
 #include <algorithm>
 #include <bit>
+#include <span>
 
+#include "agents/dealing.hpp"
 #include "host/pool.hpp"
 #include "host/words.hpp"
 
@@ -68,7 +71,32 @@ void Pool::deal_among(std::uint32_t seats) noexcept {
     header.dealt = seats;
     std::fill(std::begin(memory_->seat_offered), std::end(memory_->seat_offered), 0);
     restate();
+    // SYNC: release pairs with the acquire in Pool::seats_changed().
     header.seats_changed.fetch_add(1, std::memory_order_release);
+}
+
+// All that the choices of agents/dealing.hpp are made from.
+void Pool::load_of_seats(std::span<SeatLoad, max_seats> seats) const noexcept {
+    const PoolHeader& header = memory_->header;
+    const std::uint32_t active = header.seats.load(std::memory_order_relaxed);
+    for (std::uint32_t seat = 0; seat < max_seats; ++seat) {
+        if ((header.dealt >> seat & 1) == 0) continue;
+        const bool decides = (active >> seat & 1) != 0;
+        seats[seat] = {true, decides, decides ? memory_->seat_offered[seat] : header.heap_size, idle_at(seat)};
+    }
+}
+
+// It belongs to another seat from now on, or is over: the agent there has to hear of it, if it knows of it.
+void Pool::forget_at(std::uint32_t seat, std::uint32_t index) noexcept {
+    if ((memory_->header.seats.load(std::memory_order_relaxed) >> seat & 1) == 0) return;
+    if (HostSeat* there = seat_at(seat)) there->ended(index, false, false);
+    else ++memory_->seats[seat].missed;
+}
+
+// One that has left its worker belongs to that worker's seat; it may have ended before it was dealt to it (suspend()), and be known elsewhere.
+void Pool::forget_dealt(std::uint32_t index) noexcept {
+    const std::uint32_t dealt = memory_->dealt_to[index] % max_seats;
+    if (dealt != seat_of(memory_->records[index])) forget_at(dealt, index);
 }
 
 // `left`: it comes back from a worker, whose seat it belongs to from now on.
@@ -76,45 +104,35 @@ void Pool::deal(std::uint32_t index, bool left) noexcept {
     PoolHeader& header = memory_->header;
     const Record& record = memory_->records[index];
     std::uint32_t& word = memory_->dealt_to[index];
-    const std::uint32_t active = header.seats.load(std::memory_order_relaxed);
+    const std::uint32_t before = word % max_seats;
     if (left || record.suspended != 0) {
-        const std::uint32_t before = word % max_seats;
         const std::uint32_t now = seat_of(record);
         if (before == now) return;
         word = dealt_word(record, now);
-        if (HostSeat* seat = seat_at(before)) seat->ended(index, false, false);
+        forget_at(before, index);
         if (HostSeat* seat = seat_at(now)) seat->lose();  // it has never heard of it
         return;
     }
     if (word >> (32 - generation_bits) == dealt_word(record, 0) >> (32 - generation_bits)) return;  // it has been there before
-    std::int64_t least = INT64_MAX;
-    std::uint32_t to = 0;
-    for (std::uint32_t k = 0; k < max_seats; ++k) {
-        const std::uint32_t seat = (header.next_dealt + k) % max_seats;
-        if ((header.dealt >> seat & 1) == 0) continue;
-        const std::int64_t waits = (active >> seat & 1) != 0 ? memory_->seat_offered[seat] : header.heap_size;
-        const std::int64_t surplus = waits - idle_at(seat);
-        if (surplus >= least) continue;
-        least = surplus;
-        to = seat;
-    }
+    SeatLoad seats[max_seats];
+    load_of_seats(seats);
+    const std::uint32_t to = seat_to_deal_to(seats, header.next_dealt % max_seats);
+    if (to == no_seat) return;
     header.next_dealt = to + 1;
     word = dealt_word(record, to);
+    if (before != to) forget_at(before, index);  // its worker died, and it runs anew: the agent that had it does not know
 }
 
-// By a worker that has nothing to do.
-void Pool::take_over_from_others(std::uint32_t worker) noexcept {
+// For the agent of a seat that has workers with nothing to do: what waits longest at another one. False: there is nothing.
+bool Pool::take_over(std::uint32_t at) noexcept {
     const PoolHeader& header = memory_->header;
-    const std::uint32_t at = memory_->worker_seats[worker] % max_seats;
+    SeatLoad seats[max_seats];
+    load_of_seats(seats);
+    const std::uint32_t from = seat_to_take_from(seats, at);
+    if (from == no_seat) return false;
     HostSeat* mine = seat_at(at);
-    if (mine == nullptr || (header.dealt >> at & 1) == 0 || memory_->seat_offered[at] > 0) return;
-    std::uint32_t from = max_seats;
-    for (std::uint32_t seat = 0; seat < max_seats; ++seat) {
-        if (seat == at || (header.dealt >> seat & 1) == 0 || memory_->seat_offered[seat] == 0 || idle_at(seat) > 0) continue;
-        if (from == max_seats || memory_->seat_offered[seat] > memory_->seat_offered[from]) from = seat;
-    }
-    HostSeat* theirs = from == max_seats ? nullptr : seat_at(from);
-    if (theirs == nullptr) return;
+    HostSeat* theirs = seat_at(from);
+    if (mine == nullptr || theirs == nullptr) return false;
     std::uint32_t oldest = nobody;
     for (std::uint32_t i = 0; i < header.offered_size; ++i) {
         const std::uint32_t index = memory_->offered[i];
@@ -122,12 +140,19 @@ void Pool::take_over_from_others(std::uint32_t worker) noexcept {
         if (record.suspended != 0 || seat_of(record) != from) continue;
         if (oldest == nobody || record.sequence < memory_->records[oldest].sequence) oldest = index;
     }
-    if (oldest == nobody) return;
+    if (oldest == nobody) return false;
     theirs->ended(oldest, false, false);
     count_offered(oldest, -1);
     memory_->dealt_to[oldest] = dealt_word(memory_->records[oldest], at);
     count_offered(oldest, 1);
     mine->ready(facts_of(oldest));
+    return true;
+}
+
+// Workers that idle and look at nothing: another seat's got busy after they had looked. By the sweeper, once a look.
+void Pool::take_over_for_idle() noexcept {
+    for (std::uint32_t seat = 0; seat < max_seats; ++seat)
+        if ((memory_->header.dealt >> seat & 1) != 0 && memory_->seat_offered[seat] == 0 && idle_at(seat) > 0) (void)take_over(seat);
 }
 
 }  // namespace teal

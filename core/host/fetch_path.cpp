@@ -4,18 +4,20 @@
 #include <span>
 
 #include "cpu/clock.hpp"
+#include "host/hot.hpp"
 #include "host/worker.hpp"
 
 namespace teal {
 
 // A long kernel has pushed everything else out of the caches. What the end of this request and the start of the next one touch
 // is fetched at once, instead of one miss after the other.
-void Worker::fetch_path(std::uint32_t index, const Ending& ending) const noexcept {
+TEAL_HOT void Worker::fetch_path(std::uint32_t index, const Ending& ending) const noexcept {
     const auto fetch = [](const void* at, std::size_t bytes) {
         const auto first = reinterpret_cast<std::uintptr_t>(at) & ~std::uintptr_t{63};
         for (std::uintptr_t line = first; line < reinterpret_cast<std::uintptr_t>(at) + bytes; line += 64)
             __builtin_prefetch(reinterpret_cast<const void*>(line), 1);
     };
+    for (const char* code = __start_teal_hot; code < __stop_teal_hot; code += 64) __builtin_prefetch(code, 0, 2);
     PoolMemory& memory = pool_->memory();
     const Record& record = memory.records[index];
     fetch(&record, sizeof record);

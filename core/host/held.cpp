@@ -9,6 +9,7 @@
 
 #include "cpu/clock.hpp"
 #include "host/batch.hpp"
+#include "host/hot.hpp"
 #include "host/pool.hpp"
 #include "host/words.hpp"
 
@@ -130,7 +131,7 @@ void Pool::release_held(std::uint32_t model) noexcept {
     offer(index);
 }
 
-void Pool::uncount(Record& record) noexcept {
+TEAL_HOT void Pool::uncount(Record& record) noexcept {
     if (record.counted == 0) return;
     record.counted = 0;
     ModelLine& model = memory_->models[memory_->versions[record.version_line].model];
@@ -138,7 +139,7 @@ void Pool::uncount(Record& record) noexcept {
 }
 
 // The record is gone: the best of its name may come to the run queue for it.
-void Pool::let_next(const Record& record) noexcept {
+TEAL_HOT void Pool::let_next(const Record& record) noexcept {
     if (memory_->header.held_size == 0) return;
     const std::uint32_t index = memory_->versions[record.version_line].model;
     const ModelLine& model = memory_->models[index];
@@ -188,7 +189,7 @@ bool Pool::ended_early(std::uint32_t index, SessionMap* map) noexcept {
 }
 
 // Queued → running. False: it has ended meanwhile.
-bool Pool::begin(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_us) noexcept {
+TEAL_HOT bool Pool::begin(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_us) noexcept {
     Record& record = memory_->records[index];
     poke(memory_->slices[index], slice_us);
     record.worker = worker;

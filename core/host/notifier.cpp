@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unistd.h>
+#include <utility>
 
 #include "cpu/clock.hpp"
 
@@ -51,12 +52,18 @@ void Notifier::add(std::shared_ptr<ClientSlot> slot, std::uint64_t deadline_ns, 
     futex_wake(&bell_, 1);
 }
 
+// The callback may give the slot to another request: counted out before.
+void Notifier::tell(Entry& entry) {
+    if (std::exchange(entry.counted, false)) entry.slot->line->waiting.fetch_sub(1, std::memory_order_relaxed);
+    entry.done();
+}
+
 bool Notifier::settle(Entry& entry, bool host_gone) {
     const auto now = static_cast<std::uint64_t>(monotonic_ns());
     if (!ClientSession::ended(*entry.slot) && entry.deadline_ns != 0 && now >= entry.deadline_ns)
         session_->cancel(*entry.slot, State::expired, Reason::deadline);
     if (!ClientSession::ended(*entry.slot) && !host_gone) return false;
-    entry.done();
+    tell(entry);
     return true;
 }
 
@@ -77,8 +84,8 @@ void Notifier::loop() {
         waiters[count++] = {&bell_, bell};
         for (std::size_t i = 0; i < entries_.size();) {
             CompletionLine& line = *entries_[i].slot->line;
-            // SYNC: seq_cst pairs with end_request(): we store `waiting`, then load the word.
-            line.waiting.store(1, std::memory_order_seq_cst);
+            // SYNC: seq_cst pairs with end_request(): we count ourselves in, then load the word.
+            if (!std::exchange(entries_[i].counted, true)) line.waiting.fetch_add(1, std::memory_order_seq_cst);
             const std::uint64_t word = line.word.load(std::memory_order_seq_cst);
             if (settle(entries_[i], host_gone)) {
                 entries_[i] = std::move(entries_.back());
@@ -97,7 +104,7 @@ void Notifier::loop() {
         for (Entry& entry : arriving_) entries_.push_back(std::move(entry));
         arriving_.clear();
     }
-    for (Entry& entry : entries_) entry.done();
+    for (Entry& entry : entries_) tell(entry);
     entries_.clear();
 }
 

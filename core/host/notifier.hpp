@@ -31,9 +31,11 @@ private:
         std::shared_ptr<ClientSlot> slot;
         std::uint64_t deadline_ns;
         std::function<void()> done;
+        bool counted = false;  // in the line's `waiting`
     };
     void loop();
     bool settle(Entry& entry, bool host_gone);
+    static void tell(Entry& entry);
 
     std::shared_ptr<ClientSession> session_;
     std::mutex mutex_;            // guards arriving_ and thread_

@@ -7,6 +7,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
+#include "host/hot.hpp"
 #include "host/words.hpp"
 #include "queue/wait.hpp"
 
@@ -46,7 +47,7 @@ std::shared_ptr<Pool> Pool::attach(int fd) {
     return pool;
 }
 
-bool Pool::try_enter() noexcept {
+TEAL_HOT bool Pool::try_enter() noexcept {
     const Role::Taken taken = memory_->header.role.try_lock();
     if (taken == Role::Taken::no) return false;
     if (taken == Role::Taken::after_death) {
@@ -56,7 +57,7 @@ bool Pool::try_enter() noexcept {
     return true;
 }
 
-bool Pool::enter(std::uint64_t timeout_ns) noexcept {
+TEAL_HOT bool Pool::enter(std::uint64_t timeout_ns) noexcept {
     if (try_enter()) return true;
     const Role::Taken taken = memory_->header.role.lock_until(static_cast<std::uint64_t>(monotonic_ns()) + timeout_ns);
     if (taken == Role::Taken::no) return false;
@@ -67,7 +68,7 @@ bool Pool::enter(std::uint64_t timeout_ns) noexcept {
     return true;
 }
 
-bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
+TEAL_HOT bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
     const Record& left = memory_->records[a];
     const Record& right = memory_->records[b];
     if (left.entry.priority != right.entry.priority) return left.entry.priority > right.entry.priority;
@@ -75,7 +76,7 @@ bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
     return left.sequence < right.sequence;
 }
 
-void Pool::heap_push(std::uint32_t record) noexcept {
+TEAL_HOT void Pool::heap_push(std::uint32_t record) noexcept {
     std::uint32_t* heap = memory_->heap;
     const std::uint32_t at = memory_->header.heap_size;
     heap[at] = record;
@@ -83,7 +84,7 @@ void Pool::heap_push(std::uint32_t record) noexcept {
     sift_up(at);
 }
 
-void Pool::sift_up(std::uint32_t at) noexcept {
+TEAL_HOT void Pool::sift_up(std::uint32_t at) noexcept {
     std::uint32_t* heap = memory_->heap;
     while (at > 0) {
         const std::uint32_t parent = (at - 1) / 2;
@@ -93,7 +94,7 @@ void Pool::sift_up(std::uint32_t at) noexcept {
     }
 }
 
-void Pool::heap_remove(std::uint32_t at) noexcept {
+TEAL_HOT void Pool::heap_remove(std::uint32_t at) noexcept {
     std::uint32_t* heap = memory_->heap;
     const std::uint32_t last = memory_->header.heap_size - 1;
     heap[at] = heap[last];
@@ -103,7 +104,7 @@ void Pool::heap_remove(std::uint32_t at) noexcept {
     sift_up(at);
 }
 
-std::uint32_t Pool::heap_pop() noexcept {
+TEAL_HOT std::uint32_t Pool::heap_pop() noexcept {
     std::uint32_t* heap = memory_->heap;
     const std::uint32_t size = memory_->header.heap_size;
     if (size == 0) return nobody;
@@ -114,7 +115,7 @@ std::uint32_t Pool::heap_pop() noexcept {
     return top;
 }
 
-void Pool::sift_down(std::uint32_t at, std::uint32_t size) noexcept {
+TEAL_HOT void Pool::sift_down(std::uint32_t at, std::uint32_t size) noexcept {
     std::uint32_t* heap = memory_->heap;
     for (;;) {
         std::uint32_t best = at;
@@ -155,7 +156,7 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
 }
 
 // One entry: refused at once, or made a queued record. False when there is no record to hold it.
-bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept {
+TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept {
     if (entry.slot >= line.slots) {
         ++line.garbage;  // nowhere to answer to
         return true;
@@ -199,7 +200,10 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     record.charge = std::max(memory_->versions[version_line].run_ns.load(std::memory_order_relaxed), shortest_run_ns);
     record.tag = std::max(memory_->header.virtual_time, line.finish);
     line.finish = record.tag + record.charge;
-    if (after.count > 0) memory_->afters[index] = after;
+    if (after.count > 0) {
+        memory_->afters[index] = after;
+        stop_clock(record);
+    }
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
     ++line.requests;
@@ -211,7 +215,7 @@ bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) 
     return true;
 }
 
-unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
+TEAL_HOT unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
     unsigned moved = 0;
     if (memory_->header.next_due_ns != 0) release_due();
     const auto count = static_cast<std::uint32_t>(live.size());
@@ -241,7 +245,7 @@ unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
         }
     }
     header.next_session = (first + 1) % count;
-    if (header.blocked_size > 0) unblock(live);
+    if (look_due(live)) unblock(live);
     return moved;
 }
 
@@ -262,7 +266,7 @@ void Pool::refuse_ring(SessionMap& map, Reason reason) noexcept {
     }
 }
 
-void Pool::count_end(VersionLine& version, State state) noexcept {
+TEAL_HOT void Pool::count_end(VersionLine& version, State state) noexcept {
     version.requests.fetch_add(1, std::memory_order_relaxed);
     if (state == State::failed) version.failed.fetch_add(1, std::memory_order_relaxed);
     if (state == State::cancelled) version.cancelled.fetch_add(1, std::memory_order_relaxed);
@@ -289,7 +293,7 @@ void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason 
     count_end(memory_->versions[record.version_line], state);
 }
 
-std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
+TEAL_HOT std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     if (memory_->workers[worker].latched.load(std::memory_order_relaxed) != 0) [[unlikely]] {
         if (const std::uint32_t index = take_latched(worker); index != nobody) return index;
     }
@@ -298,7 +302,7 @@ std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps
 }
 
 // May a queued record run now? If not it is where it belongs by then: ended and free, among the blocked, or held.
-Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> maps) noexcept {
+TEAL_HOT Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> maps) noexcept {
     Record& record = memory_->records[index];
     if (state_of_record(record) != State::queued ||  // ended while it waited; give_back() was left to us
         ended_early(index, record.session < maps.size() ? maps[record.session] : nullptr)) {
@@ -308,6 +312,7 @@ Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> maps) noex
     if (is_parked(record.version_line)) {
         if ((record.entry.flags & entry_after) == 0) memory_->afters[index].count = 0;  // else its ends have come, and stay so
         wanted_.set(record.version_line);
+        stop_clock(record);
         block(index);
         if (seated()) [[unlikely]] tell_blocked(index);
         return Fit::waits;
@@ -323,7 +328,7 @@ Pool::Fit Pool::fit(std::uint32_t index, std::span<SessionMap* const> maps) noex
     return Fit::fits;
 }
 
-bool Pool::start(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_us) noexcept {
+TEAL_HOT bool Pool::start(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_us) noexcept {
     if (!begin(index, worker, slice_us)) {
         give_back({&index, 1});
         return false;
@@ -338,7 +343,7 @@ bool Pool::start(std::uint32_t index, std::uint32_t worker, std::uint32_t slice_
     return true;
 }
 
-std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
+TEAL_HOT std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     for (;;) {
         if (!suspended.empty()) {
             const std::uint32_t mine = best_suspended(suspended);
@@ -355,7 +360,7 @@ std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* con
     }
 }
 
-bool Pool::end_record(std::uint32_t index, State to) noexcept {
+TEAL_HOT bool Pool::end_record(std::uint32_t index, State to) noexcept {
     Record& record = memory_->records[index];
     std::uint32_t seen = record.state.load(std::memory_order_acquire);
     for (;;) {
@@ -380,20 +385,23 @@ void Pool::requeue(std::uint32_t index) noexcept {
     let_next(record);
 }
 
-void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
+TEAL_HOT void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
     for (const std::uint32_t index : records) {
         free_record(index);
         let_next(memory_->records[index]);
     }
 }
 
-void Pool::free_record(std::uint32_t index) noexcept {
+TEAL_HOT void Pool::free_record(std::uint32_t index) noexcept {
     PoolHeader& header = memory_->header;
     Record& record = memory_->records[index];
     if (record.offered != 0) [[unlikely]] retract(index);
     if (seated()) [[unlikely]] tell_end(index);
     SessionLine& line = memory_->sessions[record.session];
-    if (line.epoch == record.epoch && line.in_flight > 0) poke(line.in_flight, line.in_flight - 1);
+    if (line.epoch == record.epoch && line.in_flight > 0) {
+        poke(line.in_flight, line.in_flight - 1);
+        poke(line.ended, static_cast<std::uint16_t>(line.ended + 1));
+    }
     VersionLine& version = memory_->versions[record.version_line];
     if (version.in_flight > 0) poke(version.in_flight, version.in_flight - 1);
     const std::uint32_t generation = record.state.load(std::memory_order_relaxed) >> 8;
@@ -405,7 +413,7 @@ void Pool::free_record(std::uint32_t index) noexcept {
     uncount(record);
 }
 
-bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {
+TEAL_HOT bool Pool::ring_ready(std::span<SessionMap* const> live) const noexcept {
     for (const SessionMap* map : live) {
         const SessionLine& line = memory_->sessions[map->index];
         RingConsumer ring(map->ring(), map->layout.ring_capacity, peek_at(line.head));

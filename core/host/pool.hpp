@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "agents/dealing.hpp"
 #include "agents/host_seat.hpp"
 #include "agents/inline.hpp"
 #include "agents/trace.hpp"
@@ -73,7 +74,7 @@ struct alignas(64) Record {
     std::uint32_t next_free;
     std::uint32_t suspended;            // worker + 1 whose process holds its stack or generator; 0: none
     std::uint64_t sequence;             // order of arrival
-    std::uint64_t tag;                  // its start in virtual time: who has had less of the workers goes first
+    std::uint64_t tag;                  // its start in virtual time, while it is blocked from now on: who has had less of the workers goes first
     std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
     std::uint32_t counted;              // 1: it is one of its model's `running`; under the role
     std::uint64_t due_ns;               // waits for company until then (CLOCK_MONOTONIC); 0: it does not
@@ -111,7 +112,8 @@ struct alignas(64) SessionLine {
     std::uint64_t finish;                  // virtual time when what it has asked for so far would be done; under the role
     std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
     std::int32_t most_priority;            // what it asks for beyond that is cut to it; host only
-    std::uint8_t pad[4];
+    std::uint16_t blocked;                 // of its records: wait for others' ends; under the role
+    std::uint16_t ended;                   // of its records: given back so far, round and round; under the role
 };
 static_assert(sizeof(SessionLine) == 64);
 
@@ -288,7 +290,9 @@ public:
     // ---- seats (seats.cpp, docs/protocol.md) ----
     // Does an agent decide about anything here? All that a pool without one pays for them.
     [[nodiscard]] bool seated() const noexcept { return memory_->header.seats.load(std::memory_order_relaxed) != 0; }
-    [[nodiscard]] std::uint32_t seats_changed() const noexcept { return memory_->header.seats_changed.load(std::memory_order_relaxed); }
+    // SYNC: acquire pairs with the releases in seat_agent(), unseat_agent(), move_worker(), decide_inline() and deal_among(). A worker looks at
+    // it without the role, to know whether to look closer; what it then looks up it reads under the role (Worker::refresh_seat()).
+    [[nodiscard]] std::uint32_t seats_changed() const noexcept { return memory_->header.seats_changed.load(std::memory_order_acquire); }
     // Under the role, as all of these. This process's regions of an incarnation; counted, where several share the object.
     void add_seat(std::shared_ptr<HostSeat> seat);
     void drop_seat(std::uint32_t seat, std::uint32_t incarnation) noexcept;
@@ -312,7 +316,7 @@ public:
     void change_priority(std::uint32_t record, std::int32_t priority) noexcept;
     // Ticks at which the agent of a seat was told of the one that waits longest for it; 0: none does.
     [[nodiscard]] std::uint64_t oldest_offered(std::uint32_t seat) const noexcept;
-    // Ticks for which a request has waited for that agent while a worker that could run it had nothing to do: the longest such time.
+    // Ticks for which a request has waited for that agent while a worker of its that could run it had nothing to do: the longest such time.
     [[nodiscard]] std::uint64_t longest_neglected(std::uint32_t seat) const noexcept;
     // How long a running request may run before it leaves, if it can: as it was decided, else the pool's quantum. 0: until it ends.
     struct SliceOf { std::uint64_t ns; bool decided; bool may_be_asked; };
@@ -333,11 +337,19 @@ public:
     [[nodiscard]] bool ring_ready(std::span<SessionMap* const> live) const noexcept;
     // Any time. True when what some blocked record waits for has come.
     [[nodiscard]] bool after_ready(std::span<SessionMap* const> live) const noexcept;
+    // Any time, cheap: may something have come since the blocked were last looked at? Every 100 µs in any case.
+    [[nodiscard]] bool look_due(std::span<SessionMap* const> live) const noexcept;
+    // Any time. The blocked are to be looked at once more.
+    void look_again() noexcept;
     // Any time. True when a blocked record could run but for its version, which is parked and not among `told`.
     [[nodiscard]] bool wanted_ready(std::span<SessionMap* const> live, const std::bitset<max_versions>& told) const noexcept;
     // Is there anything to do for a worker that takes the role?
     [[nodiscard]] bool work_ready(std::span<SessionMap* const> live) const noexcept {
         return ring_ready(live) || queued() > 0 || after_ready(live) || due() || (inline_ != nullptr && offered() > 0);
+    }
+    // The same for whoever asks again and again: what is blocked is looked at only when something may have come.
+    [[nodiscard]] bool work_due(std::span<SessionMap* const> live) const noexcept {
+        return ring_ready(live) || queued() > 0 || look_due(live) || due() || (inline_ != nullptr && offered() > 0);
     }
     // When somebody has to look, for what waits for company; 0: nobody has to.
     [[nodiscard]] std::uint64_t next_due_ns() const noexcept { return __atomic_load_n(&memory_->header.next_due_ns, __ATOMIC_RELAXED); }
@@ -373,6 +385,10 @@ private:
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
+    void unlist(std::uint32_t at) noexcept;                  // a blocked record is blocked no more
+    void stop_clock(Record& record) const noexcept;
+    void start_clock(Record& record) noexcept;
+    [[nodiscard]] std::uint32_t ends_of(std::span<SessionMap* const> live) const noexcept;
     // held.cpp
     void enqueue(std::uint32_t record) noexcept;             // newly admitted, and waiting for nobody's end
     void hold(std::uint32_t record) noexcept;
@@ -406,7 +422,11 @@ private:
     // dealing.cpp
     [[nodiscard]] std::uint32_t dealt_seat(const Record& record) const noexcept;
     void deal(std::uint32_t record, bool left) noexcept;
-    void take_over_from_others(std::uint32_t worker) noexcept;
+    void load_of_seats(std::span<SeatLoad, max_seats> seats) const noexcept;
+    void forget_at(std::uint32_t seat, std::uint32_t record) noexcept;
+    void forget_dealt(std::uint32_t record) noexcept;
+    bool take_over(std::uint32_t seat) noexcept;
+    void take_over_for_idle() noexcept;
     [[nodiscard]] std::uint32_t idle_at(std::uint32_t seat) const noexcept;
     void count_offered(std::uint32_t record, int by) noexcept;
     [[nodiscard]] RequestFacts facts_of(std::uint32_t record) const noexcept;
@@ -430,6 +450,12 @@ private:
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
     std::bitset<max_versions> wanted_;  // this process's own
+    // This process's looks at the blocked. Relaxed: what is missed is looked at 100 µs later.
+    struct Look {
+        std::atomic<std::uint32_t> left{0};    // records that this look has yet to see
+        std::atomic<std::uint32_t> ends{0};    // ends_of() when it began
+        std::atomic<std::uint64_t> began{0};   // ticks
+    } look_;
     struct MappedSeat {
         std::shared_ptr<HostSeat> seat;
         unsigned count;

@@ -20,7 +20,10 @@ void Pool::rebuild() noexcept {
     poke(header.next_due_ns, std::uint64_t{0});
     header.free_head = 0;
     std::uint32_t active = 0;
-    for (SessionLine& line : memory_->sessions) poke(line.in_flight, 0U);
+    for (SessionLine& line : memory_->sessions) {
+        poke(line.in_flight, 0U);
+        poke(line.blocked, std::uint16_t{0});
+    }
     for (VersionLine& version : memory_->versions) {
         poke(version.in_flight, 0U);
         version.company = 0;
@@ -54,8 +57,12 @@ void Pool::rebuild() noexcept {
             record.due_ns = 0;  // it has waited long enough
             record.worker = nobody;  // its holder died between choosing it and saying so
             // The one that had been unblocked is so again at the next look.
-            if ((record.entry.flags & entry_after) != 0) block(i);
-            else heap_push(i);
+            if ((record.entry.flags & entry_after) != 0) {
+                record.tag = 0;  // its clock may have been started: its turn is as soon as it can run
+                block(i);
+            } else {
+                heap_push(i);
+            }
         }
     }
     header.active.store(active, std::memory_order_relaxed);
@@ -72,15 +79,16 @@ void Pool::prune() noexcept {
     }
     poke(memory_->header.heap_size, kept);
     for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
-    std::uint32_t* blocked = memory_->blocked;
-    std::uint32_t still = 0;
     prune_offered();
-    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
-        const std::uint32_t index = blocked[i];
-        if (state_of_record(memory_->records[index]) == State::queued) poke(blocked[still++], index);
-        else free_record(index);
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size;) {
+        const std::uint32_t index = memory_->blocked[i];
+        if (state_of_record(memory_->records[index]) == State::queued) {
+            ++i;
+            continue;
+        }
+        unlist(i);
+        free_record(index);
     }
-    poke(memory_->header.blocked_size, still);
     prune_held();
 }
 

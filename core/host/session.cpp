@@ -7,6 +7,7 @@
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
+#include "host/hot.hpp"
 #include "queue/wait.hpp"
 
 namespace teal {
@@ -106,7 +107,7 @@ void store_if_new(std::atomic<T>& field, T value) noexcept {
 
 }  // namespace
 
-bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept {
+TEAL_HOT bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& ending) noexcept {
     const std::uint64_t word = make_word(generation, ending.state, ending.reason, ending.flags);
     // SYNC: acquire pairs with the client's cancelling compare-and-swap.
     std::uint64_t seen = line.word.load(std::memory_order_acquire);
@@ -124,7 +125,7 @@ bool end_request(CompletionLine& line, std::uint32_t generation, const Ending& e
         won = exchange_end(line, seen, seen_times, word, make_times(ending.started, ending.ended));
     }
     if (!won && (ending.flags & word_released) != 0) release_slot(line, generation);
-    // SYNC: seq_cst load pairs with the client's seq_cst store of `waiting` before it looks at the word a last time.
+    // SYNC: seq_cst load pairs with the client's seq_cst counting up of `waiting` before it looks at the word a last time.
     if (line.waiting.load(std::memory_order_seq_cst) != 0) futex_wake(low_word(&line.word), INT_MAX);
     return won;
 }

@@ -43,7 +43,8 @@ struct SessionHeader {
     // Where the pool's workers were last seen, each its own: core_mark(), 0: nowhere. A client that spins gives way to them only.
     std::atomic<std::uint8_t> worker_cores[max_core_marks];
     alignas(64) std::atomic<std::uint32_t> doorbell;   // client bumps it, then wakes; the leader sleeps on it
-    std::uint8_t pad1[60];
+    std::atomic<std::uint32_t> ends;                   // client: words of its lines that it has ended itself, round and round
+    std::uint8_t pad1[56];
     alignas(64) std::atomic<std::uint32_t> need_wake;  // 1: a leader sleeps or is about to; raised by it, taken down by the client that rings
     std::uint8_t pad2[60];
 };

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
 #include "host/bpf_session.hpp"
+#include "host/hot.hpp"
 
 namespace teal {
 namespace {
@@ -178,7 +179,7 @@ void Worker::list_live() {
 }
 
 // Where we run, to those who wait for us: relaxed, an old place costs its reader a yield or some patience.
-void Worker::show_core() noexcept {
+TEAL_HOT void Worker::show_core() noexcept {
     const std::uint8_t core = core_mark();
     if (core == core_) return;
     core_ = core;
@@ -246,8 +247,19 @@ void Worker::apply_inbox() {
     for (auto& news : inbox) news(*this);
 }
 
+// Is there something to do? Cheap, for whoever asks again and again.
+TEAL_HOT bool Worker::work_due() const noexcept { return pool_->work_due(live_) || own_work_due(); }
+
+// Asked by whoever is about to sleep: all that is blocked is looked at.
 bool Worker::work_ready() const noexcept {
-    if (goes_on_by_itself() || pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_)) return true;
+    const bool ready = pool_->work_ready(live_) || pool_->wanted_ready(live_, told_wanted_);
+    if (ready) pool_->look_again();
+    return ready || own_work_due();
+}
+
+// What concerns this worker alone.
+TEAL_HOT bool Worker::own_work_due() const noexcept {
+    if (goes_on_by_itself()) return true;
     if (line_.latched.load(std::memory_order_relaxed) != 0 || pool_->seats_changed() != seats_seen_) return true;
     return seat_ != nullptr && seat_->staged(index_);
 }
@@ -287,8 +299,8 @@ void Worker::give_up_role() noexcept {
     pool_->leave();
 }
 
-std::uint32_t Worker::take() {
-    if (finished_.empty() && !work_ready()) return nobody;
+TEAL_HOT std::uint32_t Worker::take() {
+    if (finished_.empty() && !work_due()) return nobody;
     if (seat_ != nullptr) seat_->prefetch(index_);
     if (!pool_->enter(map_patience_ns)) return nobody;
     if (pool_->seats_changed() != seats_seen_) [[unlikely]] refresh_seat();
@@ -331,7 +343,7 @@ void Worker::tell_wanted(std::bitset<max_versions> wanted) {
         if (wanted.test(line) && on_dropped) on_dropped("wanted", line, pool_->memory().versions[line].generation);
 }
 
-void Worker::wait() {
+TEAL_HOT void Worker::wait() {
     show_core();
     PoolHeader& header = pool_->memory().header;
     const std::uint64_t idle = __atomic_load_n(&header.idle_ns, __ATOMIC_RELAXED);
@@ -342,7 +354,7 @@ void Worker::wait() {
     leading_ = leader == 0 || leader == index_ + 1;
     line_.state.store(static_cast<std::uint32_t>(leading_ ? WorkerState::leading : WorkerState::idle), std::memory_order_seq_cst);
     const auto stir = [&] {
-        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_ready();
+        return news_.load(std::memory_order_relaxed) || line_.wake.load(std::memory_order_relaxed) != wake_seen || work_due();
     };
     wait_began_ = leading_ || seat_ != nullptr ? ticks() : 0;
     if (leading_) {
@@ -405,7 +417,7 @@ void Worker::sleep_following(std::uint32_t wake_seen) {
     line_.sleeping.store(0, std::memory_order_relaxed);
 }
 
-Worker::Session* Worker::session_of(const Record& record) {
+TEAL_HOT Worker::Session* Worker::session_of(const Record& record) {
     const SessionLine& line = pool_->memory().sessions[record.session];
     std::uint64_t until = 0;  // no look at the clock unless we have to wait
     for (;;) {
@@ -449,13 +461,13 @@ bool Worker::read(Session& session, Slot& slot, const Record& record, const Afte
 }
 
 // Whom a record waited for; of one that waited for nobody the line says what an earlier one's did.
-const AfterLine& Worker::after_of(std::uint32_t index) const noexcept {
+TEAL_HOT const AfterLine& Worker::after_of(std::uint32_t index) const noexcept {
     static constexpr AfterLine nobodys{};
     const PoolMemory& memory = pool_->memory();
     return (memory.records[index].entry.flags & entry_after) != 0 ? memory.afters[index] : nobodys;
 }
 
-bool Worker::is_known(const Slot& slot, const Record& record) noexcept {
+TEAL_HOT bool Worker::is_known(const Slot& slot, const Record& record) noexcept {
     const RequestEntry& entry = record.entry;
     return slot.known && slot.stamp == entry.stamp && slot.region == entry.region && slot.offset == join(entry.offset_low, entry.offset_high) &&
            slot.version_line == record.version_line;
@@ -488,7 +500,7 @@ void Worker::bind(Session& session, Slot& slot, const Record& record, Run& run, 
     ending.reason = Reason::none;
 }
 
-Worker::Slot* Worker::prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
+TEAL_HOT Worker::Slot* Worker::prepared(Session& session, const Record& record, const AfterLine& after, Run& run, Ending& ending) {
     const RequestEntry& entry = record.entry;
     Slot& slot = session.slots[entry.slot];
     if (slot.begun) [[unlikely]] {  // its client has called again before the worker let go of it
@@ -530,7 +542,7 @@ bool Worker::prepare_ahead() {
     for (std::uint32_t i = 0; i < most_ahead && i < __atomic_load_n(&blocked, __ATOMIC_RELAXED); ++i) {
         Record record{};
         AfterLine after{};
-        if (news_.load(std::memory_order_relaxed) || work_ready() || !pool_->try_enter()) return false;
+        if (news_.load(std::memory_order_relaxed) || work_due() || !pool_->try_enter()) return false;
         const bool found = pool_->copy_blocked(i, record, after) && (record.entry.flags & entry_after) != 0;
         pool_->leave();
         if (found && prepare_one(record, after)) return true;

@@ -132,7 +132,9 @@ private:
     void give_up_role() noexcept;
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
+    [[nodiscard]] bool work_due() const noexcept;
     [[nodiscard]] bool work_ready() const noexcept;
+    [[nodiscard]] bool own_work_due() const noexcept;
     // begun.cpp
     void execute(std::uint32_t record);
     bool begin(Begun& begun, std::uint32_t record);

@@ -12,7 +12,6 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -24,15 +23,12 @@
 namespace teal::kvm {
 namespace {
 
-constexpr std::uint64_t aperture_at = 0x5000'0000'0000;      // between programs and the control region
-constexpr std::uint64_t most_aperture = std::uint64_t{1} << 36;
 constexpr std::uint64_t most_heap = std::uint64_t{1} << 40;
 constexpr std::uint64_t tls_stride = std::uint64_t{1} << 28; // as in a process box
 constexpr std::uint64_t tcb_bytes = 4096;                    // more than any libc keeps before its variables
 constexpr std::uint64_t own_data_bytes = 8u << 20;           // the yard adds so much to the data limit of a process box
 constexpr Access data{.user = true, .write = true, .execute = false};
 
-static_assert(box::most_ibs == sizeof(LoopState::ibs) / sizeof(LoopIb));
 static_assert(box::layout::control == 0x6000'0000'0000 && box::layout::duck == 0x6fff'0000'0000, "inside/serve.cpp has these addresses too");
 
 box::BecomeStage reached = box::BecomeStage::message;
@@ -88,7 +84,7 @@ Resident::Resident(Order order) : order_(std::move(order)) {
     std::vector<std::uint64_t> thread_pointers;
     for (std::uint32_t core = 0; core < m.cores; ++core) thread_pointers.push_back(make_tls(core));
     guest_->commit();
-    aperture_bytes_ = guest_->add_aperture(aperture_at, most_aperture);
+    inputs_ = std::make_unique<Inputs>(*guest_, *loop_, duck_);
     for (std::uint32_t core = 0; core < m.cores; ++core) begin_core(core, thread_pointers[core]);
     reached = box::BecomeStage::running;
 }
@@ -106,10 +102,17 @@ std::uint64_t Resident::heap_bytes() const noexcept {
     return std::max(left & ~(page_bytes - 1), page_bytes);
 }
 
-std::uint64_t Resident::tls_room() const noexcept {
+// How far before the thread pointer the variables begin. Linkers count in steps of what the program asks for, not of our own alignment, and
+// from an address that is like the segment's own.
+std::uint64_t Resident::tls_distance() const noexcept {
     const box::BecomeMessage& m = order_.message;
-    const std::uint64_t align = std::max<std::uint64_t>(m.tls_align, 64);
-    return round_up(round_up(m.tls_bytes, align) + align + tcb_bytes, page_bytes);
+    const std::uint64_t asked = std::max<std::uint64_t>(m.tls_align, 1);
+    return m.tls_bytes + ((0 - m.tls_address - m.tls_bytes) & (asked - 1));
+}
+
+std::uint64_t Resident::tls_room() const noexcept {
+    const std::uint64_t align = std::max<std::uint64_t>(order_.message.tls_align, 64);
+    return round_up(round_up(tls_distance(), align) + tcb_bytes, page_bytes);
 }
 
 std::uint64_t Resident::count_tables() const noexcept {
@@ -196,16 +199,16 @@ void Resident::map_loop() {
 std::uint64_t Resident::make_tls(std::uint32_t core) {
     const box::BecomeMessage& m = order_.message;
     const std::uint64_t align = std::max<std::uint64_t>(m.tls_align, 64);
-    if (tls_room() > tls_stride || m.tls_file_bytes > m.tls_bytes) {
+    if (align > page_bytes || (align & (align - 1)) != 0 || m.tls_bytes > tls_stride || tls_room() > tls_stride || m.tls_file_bytes > m.tls_bytes) {
         throw Error(Code::invalid_argument, "more thread-local variables than a core has room for");
     }
     const std::uint64_t base = box::layout::tls + core * tls_stride;
     const Area& area = guest_->add(base, tls_room(), data);
-    const std::uint64_t variables = round_up(m.tls_bytes, align);
-    const std::uint64_t pointer = base + variables;
-    std::memcpy(area.host + variables, &pointer, sizeof pointer);        // %fs:0
-    std::memcpy(area.host + variables + 16, &pointer, sizeof pointer);   // and glibc's own copy
-    if (m.tls_file_bytes != 0 && !guest_->read(m.tls_address, area.host, m.tls_file_bytes)) {
+    const std::uint64_t end = round_up(tls_distance(), align);           // of the variables; the thread pointer points there
+    const std::uint64_t pointer = base + end;
+    std::memcpy(area.host + end, &pointer, sizeof pointer);              // %fs:0
+    std::memcpy(area.host + end + 16, &pointer, sizeof pointer);         // and glibc's own copy
+    if (m.tls_file_bytes != 0 && !guest_->read(m.tls_address, area.host + (end - tls_distance()), m.tls_file_bytes)) {
         throw Error(Code::invalid_argument, "thread-local variables that are not in the program");
     }
     return pointer;
@@ -324,80 +327,13 @@ void Resident::take_orders() {
 
 int Resident::obey(const box::OrderMessage& message, int fd) {
     switch (message.op) {
-    case box::OrderOp::map: return map_ib(message, fd);
-    case box::OrderOp::unmap: set_ib(0, 0); return 0;
-    case box::OrderOp::forget: return forget_ib(message.id);
+    case box::OrderOp::map: return inputs_->map(message, fd);
+    case box::OrderOp::unmap: inputs_->unmap(); return 0;
+    case box::OrderOp::forget: return inputs_->forget(message.id);
     case box::OrderOp::close: closing_ = true; return 0;
     case box::OrderOp::wake: return 0;
     }
     return EINVAL;
-}
-
-void Resident::set_ib(std::uint64_t virt, std::uint64_t bytes) noexcept {
-    std::memcpy(duck_ + offsetof(duck_t, ib), &virt, sizeof virt);
-    std::memcpy(duck_ + offsetof(duck_t, ib_bytes), &bytes, sizeof bytes);
-}
-
-// For the loop, which goes over from one to another by itself.
-void Resident::list_ibs() noexcept {
-    std::size_t at = 0;
-    for (const auto& [id, ib] : ibs_) loop_->ibs[at++] = {id, aperture_at + ib.offset, ib.bytes};
-    for (; at < box::most_ibs; ++at) loop_->ibs[at] = {};
-}
-
-std::optional<std::uint64_t> Resident::find_room(std::uint64_t bytes) const noexcept {
-    for (std::uint64_t offset = 0; bytes <= aperture_bytes_ && offset <= aperture_bytes_ - bytes;) {
-        const auto taken = std::find_if(ibs_.begin(), ibs_.end(), [&](const auto& item) {
-            return offset < item.second.offset + item.second.mapped && item.second.offset < offset + bytes;
-        });
-        if (taken == ibs_.end()) return offset;
-        offset = round_up(taken->second.offset + taken->second.mapped, large_page_bytes);
-    }
-    return std::nullopt;
-}
-
-int Resident::map_ib(const box::OrderMessage& message, int fd) {
-    auto found = ibs_.find(message.id);
-    if (found == ibs_.end()) {
-        struct stat about {};
-        if (fd < 0) return ENOENT;
-        if (ibs_.size() == box::most_ibs) return ENOSPC;
-        if (message.bytes == 0 || message.bytes > aperture_bytes_ || ::fstat(fd, &about) != 0) return EINVAL;
-        const std::uint64_t bytes = round_up(message.bytes, page_bytes);
-        if (static_cast<std::uint64_t>(about.st_size) < message.bytes) return EINVAL;   // a page behind its end would end us
-        const auto offset = find_room(bytes);
-        if (!offset) return ENOMEM;
-        void* host = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
-        if (host == MAP_FAILED) return errno;
-        try {
-            const std::uint32_t slot = guest_->fill_aperture(*offset, bytes, host);
-            found = ibs_.emplace(message.id, Ib{slot, *offset, message.bytes, bytes, host}).first;
-            list_ibs();
-        } catch (const std::exception&) {
-            ::munmap(host, bytes);
-            return ENOMEM;
-        }
-    }
-    set_ib(aperture_at + found->second.offset, found->second.bytes);
-    return 0;
-}
-
-int Resident::forget_ib(std::uint64_t id) {
-    const auto found = ibs_.find(id);
-    if (found == ibs_.end()) return ENOENT;
-    const Ib ib = found->second;
-    std::uint64_t current = 0;
-    std::memcpy(&current, duck_ + offsetof(duck_t, ib), sizeof current);
-    if (current == aperture_at + ib.offset) set_ib(0, 0);
-    ibs_.erase(found);
-    list_ibs();
-    try {
-        guest_->empty_aperture(ib.slot);
-    } catch (const std::exception&) {
-        return EIO;
-    }
-    ::munmap(ib.host, ib.mapped);
-    return 0;
 }
 
 // As log() in the loop does it, should a core of the program not be just there.

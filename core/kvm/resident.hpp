@@ -5,17 +5,14 @@
 // thread that stays in the guest while it computes and polls; calls never leave it. A core that is idle leaves by a system call and sleeps
 // here on the same words as a process box. A trap of the program ends this process by the signal that Linux would have sent; exit() ends it
 // with that status.
-// Input buffers lie in the guest's aperture. Orders come over the yard's socket and are taken when the loop in the guest says that there is
-// one.
+// Input buffers are inputs.hpp's. Orders come over the yard's socket and are taken when the loop in the guest says that there is one.
 #pragma once
 
 #if defined(__x86_64__)
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -26,6 +23,7 @@
 #include "box/message.hpp"
 #include "kvm/calls.hpp"
 #include "kvm/guest.hpp"
+#include "kvm/inputs.hpp"
 #include "kvm/serve_page.hpp"
 
 namespace teal::kvm {
@@ -53,14 +51,9 @@ public:
     static box::BecomeStage stage() noexcept;
 
 private:
-    struct Ib {
-        std::uint32_t slot = 0;
-        std::uint64_t offset = 0, bytes = 0, mapped = 0;   // in the aperture
-        void* host = nullptr;
-    };
-
     [[nodiscard]] std::uint64_t count_tables() const noexcept;
     [[nodiscard]] std::uint64_t heap_bytes() const noexcept;
+    [[nodiscard]] std::uint64_t tls_distance() const noexcept;
     [[nodiscard]] std::uint64_t tls_room() const noexcept;
     void map_region();
     void map_image();
@@ -74,11 +67,6 @@ private:
     std::uint64_t answer_loop(std::uint64_t number, std::uint64_t argument);
     void take_orders();
     int obey(const box::OrderMessage& message, int fd);
-    int map_ib(const box::OrderMessage& message, int fd);
-    int forget_ib(std::uint64_t id);
-    void list_ibs() noexcept;
-    std::optional<std::uint64_t> find_room(std::uint64_t bytes) const noexcept;
-    void set_ib(std::uint64_t virt, std::uint64_t bytes) noexcept;
     void say(const char* text) noexcept;               // a line in the session's log
     [[noreturn]] void die(const Event& event, int number) noexcept;
 
@@ -86,10 +74,10 @@ private:
     box::ControlPage* control_ = nullptr;
     std::byte* duck_ = nullptr;
     LoopState* loop_ = nullptr;
-    std::uint64_t heap_ = 0, aperture_bytes_ = 0;
+    std::uint64_t heap_ = 0;
     bool closing_ = false;
-    std::map<std::uint64_t, Ib> ibs_;
     std::unique_ptr<Guest> guest_;
+    std::unique_ptr<Inputs> inputs_;
     std::mutex calls_mutex_;                           // guards calls_: cores may make Linux calls at once
     std::unique_ptr<Calls> calls_;
     std::vector<std::thread> threads_;

@@ -15,7 +15,7 @@
 namespace teal {
 
 inline constexpr std::uint64_t region_magic = 0x4e4f494745524c54ULL;  // "TLREGION"
-inline constexpr std::uint32_t abi_version = 5;
+inline constexpr std::uint32_t abi_version = 6;
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::size_t huge_page_bytes = 2u << 20;
 

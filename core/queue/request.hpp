@@ -142,7 +142,7 @@ constexpr std::uint64_t ticks_since_left(std::uint64_t times, std::uint64_t now)
 struct alignas(64) CompletionLine {
     std::atomic<std::uint64_t> word;       // make_word(): the last ended generation
     std::atomic<std::uint64_t> times;      // make_times(); changes with the word
-    std::atomic<std::uint32_t> waiting;    // client: 1 while it may sleep on the low half of `word`
+    std::atomic<std::uint32_t> waiting;    // client: threads that may sleep on the low half of `word`
     std::atomic<std::uint32_t> released;   // generation that the worker side no longer touches; written by worker or host
     // Stored before the word, and only when they differ from what stands here:
     std::atomic<std::uint32_t> version;    // version number that answered

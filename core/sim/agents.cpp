@@ -9,19 +9,20 @@ namespace {
 constexpr std::uint64_t nap_ns = 20'000'000;  // as AgentSpec's
 }
 
-std::uint64_t Simulation::link_delay() const { return spec_.link_ns * (agent_ != nullptr && now_ < agent_->link_slow_until ? 100 : 1); }
+std::uint64_t Simulation::link_delay(const SimAgent& agent) const { return spec_.link_ns * (now_ < agent.link_slow_until ? 100 : 1); }
 
 // A new incarnation: its own regions, the words of all there is, a first look, and then it counts. An old one that works does so until then.
-void Simulation::attach() {
+void Simulation::attach(std::uint32_t seat) {
     auto agent = std::make_unique<SimAgent>();
     SeatSpec spec;
+    spec.seat = seat;
     spec.incarnation = ++incarnations_;
     spec.workers = spec_.workers;
     spec.records = spec_.records;
     spec.ring_capacity = spec_.ring;
     agent->host = HostSeat::create(spec);
     agent->host->set_clock(SeatClock(&now_));
-    restate(*agent->host);
+    restate(seat, *agent->host);
     agent->host->flush(true);
     agent->seat = AgentSeat::beside(*agent->host);
     agent->seat->set_clock(SeatClock(&now_));
@@ -31,25 +32,27 @@ void Simulation::attach() {
     agent->loop = std::make_unique<AgentLoop>(agent->seat, agent->policy);
     agent->loop->step(now_);
     if (policy_failed(*agent)) {  // it does not come, and one that works goes on
-        if (!active()) at(now_ + spec_.restart_ns, What::attach);
+        if (!active(seat)) at(now_ + spec_.restart_ns, What::attach, seat);
         return;
     }
-    if (active()) {
-        host().deactivate(Outcome::aborted);
-        retire(std::move(agent_));
-        restate(*agent->host);  // what was committed meanwhile
+    if (active(seat)) {
+        host(seat).deactivate(Outcome::aborted);
+        retire(std::move(seats_[seat].agent));
+        restate(seat, *agent->host);  // what was committed meanwhile
     }
-    agent_ = std::move(agent);
-    host().activate();
-    gone_since_ = 0;
-    for (std::uint32_t worker = 0; worker < spec_.workers; ++worker) host().set_asleep(worker, workers_[worker].idle != 0);
-    tell();
+    seats_[seat].agent = std::move(agent);
+    host(seat).activate();
+    seats_[seat].gone_since = 0;
+    for (std::uint32_t worker = seat; worker < spec_.workers; worker += seats()) host(seat).set_asleep(worker, workers_[worker].idle != 0);
+    tell(seat);
 }
 
-void Simulation::restate(HostSeat& host) {
+void Simulation::restate(std::uint32_t seat, HostSeat& host) {
     host.begin_restating();
     for (std::uint32_t i = 0; i < requests_.size(); ++i) {
-        if (requests_[i].state == SimRequest::State::queued) {
+        if (seat_of(requests_[i]) != seat || (spec_.bug == SimBug::kept && incarnations_ > seats())) {
+            host.restate_free(i);
+        } else if (requests_[i].state == SimRequest::State::queued) {
             const bool suspended = requests_[i].worker != no_object;
             host.restate(facts(i), request_is_runnable | (suspended ? request_suspended : 0U));
         } else if (requests_[i].state == SimRequest::State::running) {
@@ -60,25 +63,26 @@ void Simulation::restate(HostSeat& host) {
     }
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {
         const SimWorker& w = workers_[i];
-        const std::uint32_t flags = w.there ? worker_online | worker_of_seat | (w.idle != 0 ? worker_idle : 0U) : 0U;
+        const std::uint32_t mine = seat_of_worker(i) == seat ? static_cast<std::uint32_t>(worker_of_seat) : 0U;
+        const std::uint32_t flags = w.there ? worker_online | mine | (w.idle != 0 ? worker_idle : 0U) : 0U;
         host.restate_worker(i, flags, w.running, w.running == no_object ? 0 : requests_[w.running].generation);
     }
     host.end_restating();
 }
 
-void Simulation::fall_back(const char*) {
+void Simulation::fall_back(std::uint32_t seat, const char*) {
     ++result_.fallbacks;
-    if (gone_since_ != 0) {
-        const std::uint64_t gap = now_ - gone_since_;
+    if (seats_[seat].gone_since != 0) {
+        const std::uint64_t gap = now_ - seats_[seat].gone_since;
         result_.longest_gap_ns = std::max(result_.longest_gap_ns, gap);
         // Its last beat may be a nap old when it dies.
         if (gap > spec_.watchdog_ns + 2 * spec_.sweep_ns) complain("the default order came " + std::to_string(gap) + " ns after the agent's end");
     }
-    host().deactivate(Outcome::no_agent);
-    host().flush(true);
-    retire(std::move(agent_));
+    host(seat).deactivate(Outcome::no_agent);
+    host(seat).flush(true);
+    retire(std::move(seats_[seat].agent));
     for (std::size_t i = idle_.size(); i-- > 0;) wake_somebody();
-    at(now_ + spec_.restart_ns, What::attach);
+    at(now_ + spec_.restart_ns, What::attach, seat);
 }
 
 void Simulation::retire(std::unique_ptr<SimAgent> agent) {
@@ -118,33 +122,33 @@ bool Simulation::is_heard() {
     return false;
 }
 
-void Simulation::wake_agent(std::uint64_t when) {
-    SimAgent& agent = *agent_;
+void Simulation::wake_agent(std::uint32_t seat, std::uint64_t when) {
+    SimAgent& agent = *seats_[seat].agent;
     when = std::max(when, std::max(now_, agent.free_at));
     if (agent.look_at <= when) return;
     agent.look_at = when;
-    at(when, What::agent, 0, ++agent.look);
+    at(when, What::agent, seat, ++agent.look);
 }
 
 // What the host has said is on its way.
-void Simulation::tell() {
-    host().flush();
+void Simulation::tell(std::uint32_t seat) {
+    host(seat).flush();
     const bool heard = is_heard();
-    wake_agent(heard ? now_ + link_delay() : now_ + nap_ns);
+    wake_agent(seat, heard ? now_ + link_delay(*seats_[seat].agent) : now_ + nap_ns);
     if (!heard) calm_since_ = now_;
 }
 
-void Simulation::agent_looks(std::uint64_t look) {
-    if (!active() || agent_->look != look || agent_->frozen_until == never) return;
-    SimAgent& agent = *agent_;
+void Simulation::agent_looks(std::uint32_t seat, std::uint64_t look) {
+    if (!active(seat) || seats_[seat].agent->look != look || seats_[seat].agent->frozen_until == never) return;
+    SimAgent& agent = *seats_[seat].agent;
     agent.look_at = never;
-    if (now_ < agent.frozen_until) return wake_agent(agent.frozen_until);
-    gone_since_ = 0;
+    if (now_ < agent.frozen_until) return wake_agent(seat, agent.frozen_until);
+    seats_[seat].gone_since = 0;
     const unsigned count = agent.loop->step(now_);
-    if (policy_failed(agent)) return fall_back("the policy failed");
+    if (policy_failed(agent)) return fall_back(seat, "the policy failed");
     const std::uint64_t slow = now_ < agent.slow_until ? 100 : 1;
     agent.free_at = now_ + (spec_.agent_step_ns + count * spec_.agent_event_ns) * slow;
-    const std::uint64_t arrives = agent.free_at + link_delay();
+    const std::uint64_t arrives = agent.free_at + link_delay(agent);
     for (const std::uint32_t worker : agent.rung) {
         SimWorker& w = workers_[worker];
         if (w.idle == 0 || w.looks) continue;
@@ -153,21 +157,21 @@ void Simulation::agent_looks(std::uint64_t look) {
         at(heard ? arrives : arrives + spec_.sweep_ns, What::look, worker);
     }
     agent.rung.clear();
-    if (agent.loop->figures().preempts != agent.preempts) pass_on_asks(arrives);
+    if (agent.loop->figures().preempts != agent.preempts) pass_on_asks(seat, arrives);
     const std::uint64_t timer = agent.loop->wanted_at(now_);
     std::uint64_t next = now_ + nap_ns;
     if (count >= least_events) next = agent.free_at;  // there may be more
     else if (queued_ > 0 && leavable_ > 0) next = now_ + spec_.poll_ns;
     if (timer != 0) next = std::min(next, std::max(timer, now_ + 1));
-    wake_agent(next);
+    wake_agent(seat, next);
 }
 
-void Simulation::pass_on_asks(std::uint64_t when) {
-    agent_->preempts = agent_->loop->figures().preempts;
-    for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+void Simulation::pass_on_asks(std::uint32_t seat, std::uint64_t when) {
+    seats_[seat].agent->preempts = seats_[seat].agent->loop->figures().preempts;
+    for (std::uint32_t worker = seat; worker < workers_.size(); worker += seats()) {
         SimWorker& w = workers_[worker];
         if (w.running == no_object || w.asked == w.token || !can_leave(requests_[w.running])) continue;
-        if (host().preempt_asked(worker) != (w.running | std::uint64_t{requests_[w.running].generation} << 32)) continue;
+        if (host(seat).preempt_asked(worker) != (w.running | std::uint64_t{requests_[w.running].generation} << 32)) continue;
         w.asked = w.token;
         at(when, What::ask, worker, w.token);
     }

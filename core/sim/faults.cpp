@@ -15,11 +15,13 @@ double rate_of(const SimFaults& f) {
 }
 }  // namespace
 
-SimSpec any_run(std::uint64_t seed) {
+SimSpec any_run(std::uint64_t seed, std::uint32_t agents) {
     Random random(seed);
     SimSpec spec;
     spec.seed = seed;
     spec.workers = 1 + static_cast<std::uint32_t>(random.below(6));
+    spec.agents = agents;
+    spec.workers = std::max(spec.workers, agents);
     spec.records = 256;
     spec.ring = 1u << (3 + random.below(6));
     spec.load.load = 0.3 + random.unit() * 0.6;
@@ -38,6 +40,7 @@ SimSpec any_run(std::uint64_t seed) {
         spec.load.types.push_back(type);
     }
     if (random.chance(0.9)) spec.faults = SimFaults::all();
+    if (agents > 1 && random.chance(0.5)) spec.quantum_ns = 20'000 + random.below(100'000);
     spec.poll_ns = 20'000;
     spec.max_wait_ns = 500'000'000;  // what is forgotten is to be seen as such, not saved by the default order
     return spec;
@@ -56,32 +59,34 @@ void Simulation::fault() {
     double choice = fate_.unit() * rate_of(f);
     const auto is = [&choice](double rate) { return (choice -= rate) < 0; };
     if (is(f.worker_dies)) return worker_dies();
+    const std::uint32_t seat = seats() == 1 ? 0 : static_cast<std::uint32_t>(fate_.below(seats()));
     if (is(f.priorities)) {
-        if (out_.empty() || !active()) return;
+        if (out_.empty() || (seats() == 1 && !active(0))) return;
         const std::uint32_t record = out_[fate_.below(out_.size())];
+        if (!active(seat_of(requests_[record]))) return;
         requests_[record].priority = static_cast<std::int32_t>(fate_.below(8));
         ++result_.met.priorities;
-        host().priority(record, requests_[record].priority);
-        return tell();
+        host(seat_of(requests_[record])).priority(record, requests_[record].priority);
+        return tell(seat_of(requests_[record]));
     }
-    if (!active()) return;
+    if (!active(seat)) return;
     if (is(f.overflows)) {
         ++result_.met.overflows;
-        host().lose();
-        return tell();
+        host(seat).lose();
+        return tell(seat);
     }
-    if (is(f.garbles)) return garble();
+    if (is(f.garbles)) return garble(seat);
     if (is(f.restates)) {
         ++result_.met.restates;
-        restate(host());
-        return tell();
+        restate(seat, host(seat));
+        return tell(seat);
     }
-    break_agent(choice);
+    break_agent(seat, choice);
 }
 
-void Simulation::break_agent(double choice) {
+void Simulation::break_agent(std::uint32_t seat, double choice) {
     const SimFaults& f = spec_.faults;
-    SimAgent& agent = *agent_;
+    SimAgent& agent = *seats_[seat].agent;
     const auto is = [&choice](double rate) { return (choice -= rate) < 0; };
     if (is(f.agent_slow)) {
         ++result_.met.agent_slow;
@@ -93,12 +98,12 @@ void Simulation::break_agent(double choice) {
         if (agent.frozen_until != 0) return;
         ++result_.upgrades;
         ++result_.met.upgrades;
-        attach();
+        attach(seat);
     } else if (agent.frozen_until < now_) {
         const bool dies = is(f.agent_dies);
         ++(dies ? result_.met.agent_dies : result_.met.agent_freezes);
         agent.frozen_until = dies ? never : now_ + fate_.below(longest_freeze_ns);
-        gone_since_ = now_;
+        seats_[seat].gone_since = now_;
     }
 }
 
@@ -112,9 +117,10 @@ void Simulation::worker_dies() {
     set_idle(worker, false);
     w.there = false;
     ++w.token;
-    if (active()) {
-        host().worker_gone(worker);
-        tell();
+    const std::uint32_t seat = seat_of_worker(worker);
+    if (active(seat)) {
+        host(seat).worker_gone(worker);
+        tell(seat);
     }
     at(now_ + worker_away_ns, What::back, worker);
 }
@@ -123,10 +129,11 @@ void Simulation::worker_back(std::uint32_t worker) {
     SimWorker& w = workers_[worker];
     w.there = true;
     set_idle(worker, true);
-    if (!active()) return wake_somebody();
-    host().worker_came(worker);
-    host().set_asleep(worker, true);
-    tell();
+    const std::uint32_t seat = seat_of_worker(worker);
+    if (!active(seat)) return wake_somebody();
+    host(seat).worker_came(worker);
+    host(seat).set_asleep(worker, true);
+    tell(seat);
 }
 
 void Simulation::cancel(std::uint32_t record, std::uint32_t generation) {
@@ -136,15 +143,16 @@ void Simulation::cancel(std::uint32_t record, std::uint32_t generation) {
     ++result_.cancelled;
     ++of_type(request.type).cancelled;
     ++result_.met.cancels;
+    const std::uint32_t seat = seat_of(request);
     end(record, false);
-    if (active()) tell();
+    if (active(seat)) tell(seat);
     if (worker != no_object) look(worker);
 }
 
 // Messages that the agent has not read yet: two change places, or one is there twice. The ring itself cannot do this; an agent is to
 // stand it all the same. A message that is lost by it is told as lost.
-void Simulation::garble() {
-    const SeatMap& map = host().map();
+void Simulation::garble(std::uint32_t seat) {
+    const SeatMap& map = host(seat).map();
     const std::uint32_t head = map.view_header().head.load(std::memory_order_relaxed), tail = map.desk_header().tail.load(std::memory_order_relaxed);
     if (head - tail < 2) return;
     const std::uint32_t at = tail + static_cast<std::uint32_t>(fate_.below(head - tail - 1));
@@ -153,14 +161,14 @@ void Simulation::garble() {
     std::memcpy(&second, map.ring_slot(at + 1).payload, sizeof second);
     if (fate_.chance(0.5)) {
         std::memcpy(map.ring_slot(at + 1).payload, &first, sizeof first);
-        host().lose();
+        host(seat).lose();
     } else {
         if (first.object == second.object || first.worker == second.worker) return;  // these have an order
         std::memcpy(map.ring_slot(at).payload, &second, sizeof second);
         std::memcpy(map.ring_slot(at + 1).payload, &first, sizeof first);
     }
     ++result_.met.garbles;
-    tell();
+    tell(seat);
 }
 
 }  // namespace teal

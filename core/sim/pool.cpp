@@ -26,17 +26,33 @@ RequestFacts Simulation::facts(std::uint32_t record) const {
 void Simulation::set_idle(std::uint32_t worker, bool idle) {
     SimWorker& w = workers_[worker];
     if ((w.idle != 0) == idle) return;
+    SimSeat& seat = seats_[seat_of_worker(worker)];
     if (idle) {
+        ++seat.idle;
         idle_.push_back(worker);
         w.idle = static_cast<std::uint32_t>(idle_.size());
         w.idle_since = now_;
         return;
     }
+    --seat.idle;
     const std::uint32_t last = idle_.back();
     idle_[w.idle - 1] = last;
     workers_[last].idle = w.idle;
     idle_.pop_back();
     w.idle = 0;
+}
+
+// It waits: for its agent's decision, or in the default order.
+void Simulation::queue(std::uint32_t record) {
+    requests_[record].state = SimRequest::State::queued;
+    ++queued_;
+    ++seats_[seat_of(requests_[record])].queued;
+}
+
+// Before anything else of it changes: its seat's books go by what it is.
+void Simulation::unqueue(std::uint32_t record) {
+    --queued_;
+    --seats_[seat_of(requests_[record])].queued;
 }
 
 void Simulation::arrive() {
@@ -57,7 +73,6 @@ void Simulation::arrive() {
     const std::uint32_t generation = request.generation;
     request = {};
     request.generation = generation + 1;
-    request.state = SimRequest::State::queued;
     request.type = arrival.type;
     const SimType& type = type_of(request);
     request.session = static_cast<std::uint16_t>(type.sessions > 1 ? detail_.below(type.sessions) : arrival.type);
@@ -68,12 +83,13 @@ void Simulation::arrive() {
     request.service = request.left = arrival.service_ns;
     request.out = static_cast<std::uint32_t>(out_.size());
     out_.push_back(record);
-    ++queued_;
+    deal(record);
+    queue(record);
     if (spec_.faults.cancels > 0 && fate_.chance(spec_.faults.cancels))
         at(now_ + static_cast<std::uint64_t>(fate_.exponential(static_cast<double>(2 * type.mean_ns))), What::cancel, record, request.generation);
-    if (active()) {
-        if (spec_.bug != SimBug::unheard || fate_.chance(0.95)) host().ready(facts(record));
-        tell();
+    if (active(request.seat)) {
+        if (spec_.bug != SimBug::unheard || fate_.chance(0.95)) host(request.seat).ready(facts(record));
+        tell(request.seat);
     } else {
         wake_somebody();
     }
@@ -93,15 +109,16 @@ void Simulation::look(std::uint32_t worker) {
     SimWorker& w = workers_[worker];
     w.looks = false;
     if (!w.there || w.running != no_object) return;
-    if (active() ? look_at_desk(worker) : look_at_queue(worker)) return;
+    if (active(seat_of_worker(worker)) ? look_at_desk(worker) : look_at_queue(worker)) return;
     set_idle(worker, true);
 }
 
 // What the agent has staged, as a worker of a pool takes it. True: it runs something.
 bool Simulation::look_at_desk(std::uint32_t worker) {
+    const std::uint32_t seat = seat_of_worker(worker);
     Claim claims[max_group];
     for (unsigned turn = 0; turn < stage_depth && workers_[worker].running == no_object; ++turn) {
-        const unsigned count = host().claim(worker, claims);
+        const unsigned count = host(seat).claim(worker, claims);
         if (count == 0) break;
         for (unsigned i = 0; i < count; ++i) {
             Claim& claim = claims[i];
@@ -111,16 +128,21 @@ bool Simulation::look_at_desk(std::uint32_t worker) {
             }
             if (spec_.bug != SimBug::none) [[unlikely]] break_claim(claim);
             if (!check_claim(claim)) return false;
-            host().commit(claim, Outcome::complete);
+            host(seat).commit(claim, Outcome::complete);
             begin(claim.worker, claim.decided.object, std::uint64_t{claim.decided.slice_us} * 1000);
         }
     }
+    if (workers_[worker].running == no_object && seats() > 1 && look_at_queue(worker)) host(seat).taken(workers_[worker].running, worker);
     const bool runs = workers_[worker].running != no_object;
     if (!runs) {
-        host().found_nothing(worker, queued_ > 0);
-        host().set_asleep(worker, true);
+        if (seats() > 1) {
+            set_idle(worker, true);
+            take_over(seat);
+        }
+        host(seat).found_nothing(worker, queued_ > 0);
+        host(seat).set_asleep(worker, true);
     }
-    tell();
+    tell(seat);
     return runs;
 }
 
@@ -136,6 +158,7 @@ bool Simulation::check_claim(const Claim& claim) {
     if (request.generation != claim.decided.generation) complain(which + ": a decision about one that has ended was let through");
     else if (request.state == SimRequest::State::running) complain(which + ": it runs already");
     else if (request.state != SimRequest::State::queued) complain(which + ": it has ended");
+    else if (seat_of(request) != seat_of_worker(claim.worker)) complain(which + ": agent " + std::to_string(seat_of_worker(claim.worker)) + " decided, and it is agent " + std::to_string(seat_of(request)) + "'s");
     else if (request.worker != no_object && request.worker != claim.worker) complain(which + ": it can go on at worker " + std::to_string(request.worker) + " only");
     return !broken_;
 }
@@ -157,19 +180,23 @@ void Simulation::break_claim(Claim& claim) {
 
 // The policy leaves it to the pool.
 void Simulation::take_default(const Claim& claim) {
-    const std::uint32_t record = oldest(claim.worker);
-    host().commit(claim, record != no_object ? Outcome::complete : Outcome::not_found);
+    const std::uint32_t seat = seat_of_worker(claim.worker), record = oldest(claim.worker, true);
+    host(seat).commit(claim, record != no_object ? Outcome::complete : Outcome::not_found);
     if (record == no_object) return;
     ++result_.local;
-    host().taken(record, claim.worker);
+    host(seat).taken(record, claim.worker);
     begin(claim.worker, record, 0);
 }
 
-std::uint32_t Simulation::oldest(std::uint32_t worker) const {
+// Of what no agent decides about. `of_agent`: or the agent of the worker, which leaves it to the pool.
+std::uint32_t Simulation::oldest(std::uint32_t worker, bool of_agent) const {
     std::uint32_t best = no_object;
     for (const std::uint32_t record : out_) {
         const SimRequest& request = requests_[record];
         if (request.state != SimRequest::State::queued || (request.worker != no_object && request.worker != worker)) continue;
+        const std::uint32_t seat = seat_of(request);
+        if (spec_.bug == SimBug::kept && !active(seat)) continue;
+        if (active(seat) && !(of_agent && seat == seat_of_worker(worker))) continue;
         if (best == no_object || request.id < requests_[best].id) best = record;
     }
     return best;
@@ -177,10 +204,10 @@ std::uint32_t Simulation::oldest(std::uint32_t worker) const {
 
 // The default order: the oldest that it may run.
 bool Simulation::look_at_queue(std::uint32_t worker) {
-    const std::uint32_t best = oldest(worker);
+    const std::uint32_t best = oldest(worker, false);
     if (best == no_object) return false;
     ++result_.local;
-    begin(worker, best, 0);
+    begin(worker, best, queued_ > 1 ? spec_.quantum_ns : 0);
     return true;
 }
 
@@ -188,7 +215,7 @@ void Simulation::begin(std::uint32_t worker, std::uint32_t record, std::uint64_t
     SimWorker& w = workers_[worker];
     SimRequest& request = requests_[record];
     set_idle(worker, false);
-    --queued_;
+    unqueue(record);
     request.state = SimRequest::State::running;
     request.worker = worker;
     w.running = record;
@@ -230,20 +257,21 @@ void Simulation::leave(std::uint32_t worker, std::uint64_t token) {
     request.ran += ran;
     request.left -= ran;
     of_type(request.type).busy_ns += ran;
+    const std::uint32_t seat = seat_of_worker(worker);
     if (request.left == 0) {
-        if (active()) host().ran(record, w.began, now_);
+        if (active(seat) && request.seat == seat) host(seat).ran(record, w.began, now_);
         end(record, true);
     } else {
         free_worker(worker);
-        request.state = SimRequest::State::queued;
+        deal_back(record, worker);
+        queue(record);
         request.queued_at = now_;
-        ++queued_;
         const bool yielded = type_of(request).yields;
         ++(yielded ? result_.yielded : result_.preempted);
         if (spec_.bug == SimBug::lost && fate_.chance(0.1)) request.state = SimRequest::State::none;
-        if (active()) host().left(facts(record), yielded ? MessageType::request_yield : MessageType::request_preempt, worker, ran);
+        if (active(seat)) host(seat).left(facts(record), yielded ? MessageType::request_yield : MessageType::request_preempt, worker, ran);
     }
-    if (active()) tell();
+    if (active(seat)) tell(seat);
     look(worker);
 }
 
@@ -260,9 +288,13 @@ void Simulation::free_worker(std::uint32_t worker) {
 void Simulation::end(std::uint32_t record, bool answered) {
     SimRequest& request = requests_[record];
     if (request.state == SimRequest::State::none) return complain("request " + std::to_string(record) + " ends twice");
+    const std::uint32_t seat = seat_of(request);
     if (request.state == SimRequest::State::running) free_worker(request.worker);
-    else --queued_;
-    if (active()) host().ended(record, answered, false);
+    else unqueue(record);
+    if (active(seat)) {
+        host(seat).ended(record, answered, false);
+        if (seats() > 1) tell(seat);
+    }
     if (answered) {
         ++result_.done;
         SimTypeResult& type = of_type(request.type);
@@ -280,19 +312,19 @@ void Simulation::end(std::uint32_t record, bool answered) {
 // Its worker died: from the beginning, anywhere.
 void Simulation::rerun(std::uint32_t record) {
     SimRequest& request = requests_[record];
-    if (request.state == SimRequest::State::running) {
-        free_worker(request.worker);
-        ++queued_;
-    }
-    request.state = SimRequest::State::queued;
+    if (request.state == SimRequest::State::running) free_worker(request.worker);
+    else unqueue(record);
     request.worker = no_object;
     ++request.generation;
+    deal(record);
+    queue(record);
     request.left = request.service;
     request.ran = 0;
     request.queued_at = now_;
     ++result_.reruns;
-    if (active()) host().ready(facts(record));
+    if (active(request.seat)) host(request.seat).ready(facts(record));
     else wake_somebody();
+    if (seats() > 1 && active(request.seat)) tell(request.seat);
 }
 
 void Simulation::sweep() {
@@ -304,25 +336,36 @@ void Simulation::sweep() {
         ++of_type(request.type).expired;
         end(out_[i], false);
     }
-    if (!active()) return wake_somebody();
-    host().tick();
-    tell();
-    const std::uint64_t beat = host().beat(), silent = now_ > beat ? now_ - beat : 0;
-    if (silent > spec_.watchdog_ns) return fall_back("no heartbeat");
-    check_waiting();
+    if (seats() > 1) take_over_for_idle();
+    for (std::uint32_t seat = 0; seat < seats() && !broken_; ++seat) sweep(seat);
+}
+
+void Simulation::sweep(std::uint32_t seat) {
+    if (!active(seat)) return wake_somebody();
+    host(seat).tick();
+    tell(seat);
+    if (seats() > 1) {
+        check_words(seat);
+        check_idle_beside(seat);
+    }
+    const std::uint64_t beat = host(seat).beat(), silent = now_ > beat ? now_ - beat : 0;
+    if (silent > spec_.watchdog_ns) return fall_back(seat, "no heartbeat");
+    check_waiting(seat);
 }
 
 // Has the policy forgotten one, or does a worker idle while one waits? Each is said once.
-void Simulation::check_waiting() {
-    if (idle_.empty() || queued_ == 0) return;
-    const bool calm = now_ - calm_since_ > 3 * spec_.sweep_ns + spec_.watchdog_ns && agent_->free_at <= now_ && gone_since_ == 0;
-    const bool conserves = agent_->policy->work_conserving();
+void Simulation::check_waiting(std::uint32_t seat) {
+    if (seats_[seat].idle == 0 || seats_[seat].queued == 0) return;
+    const SimAgent& agent = *seats_[seat].agent;
+    const bool calm = now_ - calm_since_ > 3 * spec_.sweep_ns + spec_.watchdog_ns && agent.free_at <= now_ && seats_[seat].gone_since == 0;
+    const bool conserves = agent.policy->work_conserving();
     bool said = false;
     std::uint64_t idle_since = never;
-    for (const std::uint32_t worker : idle_) idle_since = std::min(idle_since, workers_[worker].idle_since);
+    for (const std::uint32_t worker : idle_)
+        if (seat_of_worker(worker) == seat) idle_since = std::min(idle_since, workers_[worker].idle_since);
     for (const std::uint32_t record : out_) {
         SimRequest& request = requests_[record];
-        if (request.state != SimRequest::State::queued) continue;
+        if (request.state != SimRequest::State::queued || seat_of(request) != seat) continue;
         if (request.worker != no_object && workers_[request.worker].idle == 0) continue;
         const std::uint64_t since = std::max(request.queued_at, request.worker == no_object ? idle_since : workers_[request.worker].idle_since);
         const bool overdue = now_ - request.queued_at > spec_.max_wait_ns && now_ - since > spec_.max_wait_ns;
@@ -330,10 +373,10 @@ void Simulation::check_waiting() {
             request.breached = true;
             if (said) ++result_.breached;
             else breach("request " + std::to_string(record) + " waits since " + std::to_string(request.queued_at) + " ns, and a worker that may run it idles since " +
-                   std::to_string(since) + " ns; the agent: " + agent_->loop->dump());
+                   std::to_string(since) + " ns; the agent: " + agent.loop->dump());
             said = true;
         }
-        if (overdue) return fall_back("a request waits");
+        if (overdue) return fall_back(seat, "a request waits");
     }
 }
 

@@ -17,10 +17,11 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) { return (hash ^ wor
 
 void check(const SimSpec& spec) {
     if (spec.workers == 0 || spec.workers > most_seat_workers) throw Error(Code::invalid_argument, "workers: expected 1 to 65536");
+    if (spec.agents == 0 || spec.agents > most_sim_agents || spec.agents > spec.workers) throw Error(Code::invalid_argument, "agents: expected 1 to 4, and a worker for each");
     if (spec.records == 0 || spec.records > most_seat_records) throw Error(Code::invalid_argument, "records: expected 1 to 1048576");
     if (spec.sweep_ns == 0 || spec.poll_ns == 0) throw Error(Code::invalid_argument, "sweep and poll: expected times above 0");
     for (const std::uint64_t ns : {spec.link_ns, spec.agent_step_ns, spec.agent_event_ns, spec.worker_ns, spec.preempt_ns, spec.poll_ns, spec.sweep_ns, spec.watchdog_ns,
-                                   spec.max_wait_ns, spec.restart_ns})
+                                   spec.max_wait_ns, spec.restart_ns, spec.quantum_ns})
         if (ns > longest_ns) throw Error(Code::invalid_argument, "times of a simulation: expected one hour at most");
     const SimFaults& f = spec.faults;
     for (const double rate : {f.agent_dies, f.agent_freezes, f.agent_slow, f.link_slow, f.upgrades, f.worker_dies, f.overflows, f.garbles, f.restates, f.priorities})
@@ -54,7 +55,7 @@ SimResult simulate(const SimSpec& spec, const MakePolicy& make, const SimProgres
 
 Simulation::Simulation(const SimSpec& spec, const MakePolicy& make)
     : spec_(spec), make_(make), arrivals_(spec.load, spec.workers, spec.seed), fate_(spec.seed ^ 0x6661746531), detail_(spec.seed ^ 0x64657461696c),
-      requests_(spec.records), workers_(spec.workers) {
+      requests_(spec.records), workers_(spec.workers), seats_(spec.agents) {
     for (std::uint32_t i = spec.records; i-- > 0;) free_.push_back(i);
     for (std::uint32_t i = 0; i < spec.workers; ++i) set_idle(i, true);
     for (const SimType& type : spec.load.types) result_.types.emplace_back().name = type.name;
@@ -76,7 +77,7 @@ void Simulation::breach(const std::string& text) {
 }
 
 SimResult Simulation::run(const SimProgress& progress) {
-    attach();
+    for (std::uint32_t seat = 0; seat < seats(); ++seat) attach(seat);
     at(now_ + spec_.sweep_ns, What::sweep);
     next_ = arrivals_.next();
     const std::uint64_t start = now_;
@@ -106,28 +107,34 @@ void Simulation::happen(const Event& event) {
         case What::look: look(event.a); break;
         case What::leave: leave(event.a, event.b); break;
         case What::ask: ask(event.a, event.b); break;
-        case What::agent: agent_looks(event.b); break;
+        case What::agent: agent_looks(event.a, event.b); break;
         case What::zombie: zombies_[event.a]->loop->step(now_); break;
         case What::sweep: sweep(); break;
         case What::fault: fault(); break;
         case What::cancel: cancel(event.a, static_cast<std::uint32_t>(event.b)); break;
         case What::back: worker_back(event.a); break;
         case What::attach:
-            if (!active()) {
+            if (!active(event.a)) {
                 ++result_.restarts;
-                attach();
+                attach(event.a);
             }
             break;
     }
 }
 
 void Simulation::finish() {
-    if (active() && !broken_) {  // it hears of the last ends
-        host().flush(true);
-        agent_->frozen_until = 0;
-        for (int i = 0; i < 4; ++i) agent_->loop->step(now_ += 1000);
+    for (std::uint32_t seat = 0; seat < seats(); ++seat) {
+        if (!active(seat)) continue;
+        SimAgent& agent = *seats_[seat].agent;
+        if (!broken_) {  // it hears of the last ends
+            host(seat).flush(true);
+            agent.frozen_until = 0;
+            for (int i = 0; i < 4; ++i) agent.loop->step(now_ += 1000);
+            check_words(seat);
+            if (agent.loop->known() != 0 && agent.policy->errors() == 0) complain("all has ended, and an agent knows of " + std::to_string(agent.loop->known()) + " requests");
+        }
+        retire(std::move(seats_[seat].agent));
     }
-    if (active()) retire(std::move(agent_));
     for (SimTypeResult& type : result_.types) std::sort(type.latency_ns.begin(), type.latency_ns.end());
     if (broken_) return;
     if (result_.arrived != result_.done + result_.cancelled + result_.expired + result_.turned_away)

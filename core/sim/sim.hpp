@@ -10,6 +10,10 @@
 // What breaks one of these is a violation, with the time, and the seed reproduces it; the run ends there. What the policy owes is less, and a
 // host can do without: a request that is not forgotten, no worker that idles beside one that may run it, no exception. Such a breach is noted,
 // and the run goes on as the host would, in the default order and with another agent after a while.
+//
+// With several agents the requests are dealt to them by the rules of core/host/dealing.cpp, and each breaks by itself. Then a decision has to be
+// of the agent that the request was dealt to, each agent's words have to say what its part of the books says, and no worker may idle beside what
+// waits at another agent whose workers are all busy.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +53,17 @@ enum class SimBug : std::uint8_t {
     elsewhere,  // … for another worker than the only one that can go on with it
     lost,       // a request that leaves its worker is in nobody's list any more
     unheard,    // a request comes, and the agent is not told
+    // of what is dealt to several agents:
+    kept,       // an agent falls: what was dealt to it stays with it, and the next one does not hear of it
+    both,       // one agent takes over from another, which is not told
+    neither,    // … and is not told itself
+    forgotten,  // a request runs anew at another agent, and the one that had it is not told
+    unended,    // a request leaves a worker of another agent, and the one that had it is not told
 };
 
 struct SimSpec {
     std::uint32_t workers = 16;
+    std::uint32_t agents = 1;              // 1 to 4, workers at most: worker i is agent i % agents'
     std::uint32_t records = 8192;          // requests that are out at most; others are turned away
     std::uint32_t ring = 8192;
     std::uint64_t seed = 1;
@@ -67,9 +78,12 @@ struct SimSpec {
     std::uint64_t sweep_ns = 1'000'000;
     std::uint64_t watchdog_ns = 50'000'000;
     std::uint64_t max_wait_ns = 50'000'000; // a request that waits so long while a worker idles: the policy has forgotten it
+    std::uint64_t quantum_ns = 0;          // in the default order: so long one runs while others wait, if it can leave; 0: until it ends
     std::uint64_t restart_ns = 10'000'000; // a new agent after a fallback
     SimBug bug = SimBug::none;
 };
+
+inline constexpr std::uint32_t most_sim_agents = 4;  // as a pool has seats
 
 struct SimTypeResult {
     std::string name;
@@ -86,6 +100,7 @@ struct SimResult {
     std::uint64_t events = 0, messages = 0, decisions = 0, moved = 0, refused = 0, rescans = 0;
     std::uint64_t fallbacks = 0, upgrades = 0, restarts = 0, longest_gap_ns = 0;  // gap: from an agent's end to the default order
     std::uint64_t local = 0;               // requests that ran in the default order
+    std::uint64_t taken_over = 0;          // by one agent from another
     std::uint64_t virtual_ns = 0, busy_ns = 0;  // busy: of all workers together
     SimFaults met;                         // how often each of them happened
     std::string policy_error;              // the first, whole
@@ -95,8 +110,9 @@ struct SimResult {
     std::uint64_t breached = 0;            // … of so many
 };
 
-// A short run of anything, by its seed: some workers, some types, a short ring, all faults in nine of ten.
-SimSpec any_run(std::uint64_t seed);
+// A short run of anything, by its seed: some workers, some types, a short ring, all faults in nine of ten. With several agents: so many workers
+// at least.
+SimSpec any_run(std::uint64_t seed, std::uint32_t agents = 1);
 
 using MakePolicy = std::function<std::shared_ptr<Policy>()>;
 

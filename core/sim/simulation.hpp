@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agents/agent.hpp"
+#include "agents/dealing.hpp"
 #include "agents/host_seat.hpp"
 #include "sim/sim.hpp"
 
@@ -21,6 +22,7 @@ struct SimRequest {
     std::uint16_t session = 0;
     std::int32_t priority = 0;
     std::uint32_t worker = no_object;   // runs it, or is the only one that can go on
+    std::uint32_t seat = 0;             // whose agent it was dealt to
     std::uint32_t out = 0;              // position in out_
     std::uint64_t id = 0;               // in order of arrival
     std::uint64_t arrived = 0, deadline = 0, queued_at = 0;
@@ -55,6 +57,14 @@ struct SimAgent {
     bool failed = false;                // its policy did, and it was said
 };
 
+struct SimSeat {
+    std::unique_ptr<SimAgent> agent;    // the active one; null: the default order
+    std::uint32_t queued = 0;           // of its requests
+    std::uint32_t idle = 0;             // of its workers
+    std::uint64_t gone_since = 0;       // the agent cannot decide since then; 0: it can
+    std::uint64_t idle_beside = 0;      // its workers idle, and nobody takes over what waits elsewhere, since then; 0: that is not so
+};
+
 class Simulation {
 public:
     Simulation(const SimSpec& spec, const MakePolicy& make);
@@ -84,7 +94,9 @@ private:
     bool look_at_desk(std::uint32_t worker);
     bool look_at_queue(std::uint32_t worker);
     void take_default(const Claim& claim);
-    std::uint32_t oldest(std::uint32_t worker) const;
+    std::uint32_t oldest(std::uint32_t worker, bool of_agent) const;
+    void queue(std::uint32_t record);
+    void unqueue(std::uint32_t record);
     bool check_claim(const Claim& claim);
     void break_claim(Claim& claim);
     void begin(std::uint32_t worker, std::uint32_t record, std::uint64_t slice_ns);
@@ -96,34 +108,47 @@ private:
     void set_idle(std::uint32_t worker, bool idle);
     void wake_somebody();
     void sweep();
-    void check_waiting();
+    void sweep(std::uint32_t seat);
+    void check_waiting(std::uint32_t seat);
     RequestFacts facts(std::uint32_t record) const;
     bool can_leave(const SimRequest& request) const { return type_of(request).preemptible || type_of(request).yields; }
     const SimType& type_of(const SimRequest& request) const { return spec_.load.types[request.type]; }
 
+    // dealing.cpp
+    std::uint32_t seats() const { return static_cast<std::uint32_t>(seats_.size()); }
+    std::uint32_t seat_of_worker(std::uint32_t worker) const { return worker % seats(); }
+    std::uint32_t seat_of(const SimRequest& request) const;
+    void load_of_seats(std::span<SeatLoad> loads) const;
+    void deal(std::uint32_t record);
+    void deal_back(std::uint32_t record, std::uint32_t worker);
+    bool take_over(std::uint32_t seat);
+    void take_over_for_idle();
+    void check_words(std::uint32_t seat);
+    void check_idle_beside(std::uint32_t seat);
+
     // agents.cpp
-    void attach();
-    void restate(HostSeat& host);
-    void fall_back(const char* why);
+    void attach(std::uint32_t seat);
+    void restate(std::uint32_t seat, HostSeat& host);
+    void fall_back(std::uint32_t seat, const char* why);
     void retire(std::unique_ptr<SimAgent> agent);
     bool policy_failed(SimAgent& agent);
     bool is_heard();
-    void agent_looks(std::uint64_t look);
-    void wake_agent(std::uint64_t when);
-    void tell();
-    void pass_on_asks(std::uint64_t when);
-    std::uint64_t link_delay() const;
-    bool active() const { return agent_ != nullptr; }
-    HostSeat& host() { return *agent_->host; }
+    void agent_looks(std::uint32_t seat, std::uint64_t look);
+    void wake_agent(std::uint32_t seat, std::uint64_t when);
+    void tell(std::uint32_t seat);
+    void pass_on_asks(std::uint32_t seat, std::uint64_t when);
+    std::uint64_t link_delay(const SimAgent& agent) const;
+    bool active(std::uint32_t seat) const { return seats_[seat].agent != nullptr; }
+    HostSeat& host(std::uint32_t seat) { return *seats_[seat].agent->host; }
 
     // faults.cpp
     void next_fault();
     void fault();
-    void break_agent(double choice);
+    void break_agent(std::uint32_t seat, double choice);
     void worker_dies();
     void worker_back(std::uint32_t worker);
     void cancel(std::uint32_t record, std::uint32_t generation);
-    void garble();
+    void garble(std::uint32_t seat);
 
     const SimSpec& spec_;
     const MakePolicy& make_;
@@ -146,11 +171,11 @@ private:
     std::uint32_t leavable_ = 0;          // running requests that can leave their worker
     std::uint64_t ids_ = 0;
 
-    std::unique_ptr<SimAgent> agent_;     // the active one; null: the default order
+    std::vector<SimSeat> seats_;
+    std::uint32_t next_dealt_ = 0;
     std::vector<std::unique_ptr<SimAgent>> zombies_;  // replaced, and perhaps not aware of it
     std::uint32_t incarnations_ = 0;
     std::uint64_t calm_since_ = 0;        // the last fault
-    std::uint64_t gone_since_ = 0;        // the agent cannot decide since then; 0: it can
     std::uint64_t moved_at_ = 0;          // something came, ran or ended
     SimResult result_;
 };

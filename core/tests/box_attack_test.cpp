@@ -4,12 +4,16 @@
 #include <cstring>
 #include <fcntl.h>
 #include <array>
+#include <filesystem>
 #include <set>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sstream>
 #include <thread>
+#include <unistd.h>
 
 #include "base/error.hpp"
+#include "attempts.hpp"
 #include "check.hpp"
 #include "cpu/clock.hpp"
 #include "made_yard.hpp"
@@ -20,129 +24,7 @@ using namespace teal::box::test;
 
 namespace {
 
-constexpr std::uint64_t minus_one = UINT64_MAX;
-
 #if defined(__x86_64__)
-
-struct Attempt {
-    const char* name;
-    std::uint64_t number;
-    std::vector<std::uint64_t> arguments;
-};
-
-// Each of these has to fail, whatever the errno.
-const Attempt attempts[] = {
-    {"fork", SYS_fork, {}},
-    {"vfork", SYS_vfork, {}},
-    {"clone", SYS_clone, {SIGCHLD}},
-    {"clone of a thread", SYS_clone, {0x10f00, layout::control + 65536}},
-    {"clone3", SYS_clone3, {layout::control + 4096, 88}},
-    {"execve", SYS_execve, {layout::control, 0, 0}},
-    {"execveat", SYS_execveat, {3, layout::control, 0, 0, 0x1000}},
-    {"open", SYS_open, {layout::control, O_RDWR}},
-    {"openat", SYS_openat, {minus_one - 99, layout::control, O_RDWR}},
-    {"openat2", SYS_openat2, {minus_one - 99, layout::control, layout::control, 24}},
-    {"stat", SYS_stat, {layout::control, layout::control}},
-    {"readlink", SYS_readlink, {layout::control, layout::control, 100}},
-    {"getdents64", SYS_getdents64, {0, layout::control, 100}},
-    {"socket", SYS_socket, {2, 1, 0}},
-    {"socketpair", SYS_socketpair, {1, 1, 0, layout::control}},
-    {"sendmsg to the yard", SYS_sendmsg, {3, layout::control, 0}},
-    {"sendto to the yard", SYS_sendto, {3, layout::control, 8, 0, 0, 0}},
-    {"write to the yard", SYS_write, {3, layout::control, 8}},
-    {"recvmsg from elsewhere", SYS_recvmsg, {0, layout::control, 0}},
-    {"read", SYS_read, {0, layout::control, 8}},
-    {"ptrace the zygote", SYS_ptrace, {16, 1, 0, 0}},
-    {"process_vm_readv", SYS_process_vm_readv, {1, layout::control, 1, layout::control, 1, 0}},
-    {"process_vm_writev", SYS_process_vm_writev, {1, layout::control, 1, layout::control, 1, 0}},
-    {"kill the zygote", SYS_kill, {1, SIGKILL}},
-    {"kill everybody", SYS_kill, {minus_one, SIGKILL}},
-    {"kill its group", SYS_kill, {0, SIGKILL}},
-    {"tkill the zygote", SYS_tkill, {1, SIGKILL}},
-    {"tgkill the zygote", SYS_tgkill, {1, 1, SIGKILL}},
-    {"rt_sigqueueinfo", SYS_rt_sigqueueinfo, {1, SIGKILL, layout::control}},
-    {"pidfd_open", SYS_pidfd_open, {1, 0}},
-    {"pidfd_send_signal", SYS_pidfd_send_signal, {0, SIGKILL, 0, 0}},
-    {"pidfd_getfd", SYS_pidfd_getfd, {0, 0, 0}},
-    {"prctl: dumpable", SYS_prctl, {4, 1}},
-    {"prctl: no death signal", SYS_prctl, {1, 0}},
-    {"prctl: ptracer", SYS_prctl, {0x59616d61, minus_one}},
-    {"seccomp", SYS_seccomp, {1, 0, layout::control}},
-    {"personality: read implies execute", SYS_personality, {0x400000}},
-    {"userfaultfd", SYS_userfaultfd, {1}},
-    {"io_uring_setup", SYS_io_uring_setup, {8, layout::control}},
-    {"io_uring_enter", SYS_io_uring_enter, {0, 1, 1, 0, 0, 0}},
-    {"bpf", SYS_bpf, {0, layout::control, 48}},
-    {"keyctl", SYS_keyctl, {0, 1, 0}},
-    {"add_key", SYS_add_key, {layout::control, layout::control, layout::control, 8, 1}},
-    {"perf_event_open", SYS_perf_event_open, {layout::control, 0, minus_one, minus_one, 0}},
-    {"mount", SYS_mount, {layout::control, layout::control, layout::control, 0, 0}},
-    {"pivot_root", SYS_pivot_root, {layout::control, layout::control}},
-    {"chroot", SYS_chroot, {layout::control}},
-    {"unshare", SYS_unshare, {0x10000000}},
-    {"setns", SYS_setns, {0, 0}},
-    {"setuid", SYS_setuid, {0}},
-    {"setgroups", SYS_setgroups, {0, 0}},
-    {"capset", SYS_capset, {layout::control, layout::control}},
-    {"memfd_create", SYS_memfd_create, {layout::control, 0}},
-    {"memfd_secret", 447, {0}},
-    {"shmget", SYS_shmget, {0, 1 << 30, 01777}},
-    {"shmat", SYS_shmat, {0, 0, 0x8000}},
-    {"msgget", SYS_msgget, {0, 01777}},
-    {"semget", SYS_semget, {0, 100, 01777}},
-    {"mq_open", SYS_mq_open, {layout::control, 0102, 0777, 0}},
-    {"timer_create", SYS_timer_create, {0, 0, layout::control}},
-    {"setitimer", SYS_setitimer, {0, layout::control, 0}},
-    {"alarm", SYS_alarm, {1}},
-    {"timerfd_create", SYS_timerfd_create, {1, 0}},
-    {"inotify_init", SYS_inotify_init, {}},
-    {"fanotify_init", SYS_fanotify_init, {0, 0}},
-    {"eventfd2", SYS_eventfd2, {0, 0}},
-    {"epoll_create1", SYS_epoll_create1, {0}},
-    {"dup", SYS_dup, {3}},
-    {"fcntl", SYS_fcntl, {3, 0, 10}},
-    {"ioctl", SYS_ioctl, {0, 0x5412, layout::control}},
-    {"mmap executable", SYS_mmap, {0, 4096, 7, 0x22, minus_one, 0}},
-    {"mmap executable, not writable", SYS_mmap, {0, 4096, 5, 0x22, minus_one, 0}},
-    {"mmap shared and anonymous", SYS_mmap, {0, 4096, 3, 0x21, minus_one, 0}},
-    {"mmap that grows down", SYS_mmap, {0, 4096, 3, 0x122, minus_one, 0}},
-    {"mmap of huge pages", SYS_mmap, {0, 2 << 20, 3, 0x40022, minus_one, 0}},
-    {"mmap locked", SYS_mmap, {0, 4096, 3, 0x2022, minus_one, 0}},
-    {"mmap of all addresses", SYS_mmap, {0, std::uint64_t{100} << 40, 0, 0x4022, minus_one, 0}},
-    {"mmap of the socket", SYS_mmap, {0, 4096, 1, 1, 3, 0}},
-    {"mprotect: its code writable and executable", SYS_mprotect, {0x401000, 4096, 7}},
-    {"mprotect: its buffer executable", SYS_mprotect, {layout::control, 4096, 5}},
-    {"pkey_mprotect", SYS_pkey_mprotect, {layout::control, 4096, 5, minus_one}},
-    {"mremap of its code to elsewhere", SYS_mremap, {0x401000, 4096, 4096, 3, 0x70000000}},
-    {"mremap that may move", SYS_mremap, {0x401000, 4096, 8192, 1, 0}},
-    {"remap_file_pages", SYS_remap_file_pages, {layout::control, 4096, 0, 1, 0}},
-    {"mlock", SYS_mlock, {layout::control, 4096}},
-    {"mlockall", SYS_mlockall, {3}},
-    {"modify_ldt", SYS_modify_ldt, {1, layout::control, 16}},
-    {"iopl", SYS_iopl, {3}},
-    {"ioperm", SYS_ioperm, {0, 1024, 1}},
-    {"arch_prctl: something else", SYS_arch_prctl, {0x3001, 0}},
-    {"setrlimit", SYS_setrlimit, {2, layout::control}},
-    {"prlimit64 of the zygote", SYS_prlimit64, {1, 2, layout::control, 0}},
-    {"sched_setscheduler", SYS_sched_setscheduler, {0, 1, layout::control}},
-    {"sched_setaffinity", SYS_sched_setaffinity, {0, 8, layout::control}},
-    {"setpriority", SYS_setpriority, {0, 0, minus_one - 19}},
-    {"mbind", SYS_mbind, {layout::control, 4096, 1, 0, 0, 0}},
-    {"move_pages", SYS_move_pages, {0, 0, 0, 0, 0, 0}},
-    {"process_madvise", SYS_process_madvise, {0, 0, 0, 0, 0}},
-    {"splice", SYS_splice, {0, 0, 3, 0, 100, 0}},
-    {"vmsplice", SYS_vmsplice, {3, layout::control, 1, 0}},
-    {"kcmp", SYS_kcmp, {1, 1, 0, 0, 0}},
-    {"open_by_handle_at", SYS_open_by_handle_at, {0, layout::control, 0}},
-    {"landlock_create_ruleset", 444, {0, 0, 1}},
-    {"init_module", SYS_init_module, {layout::control, 100, layout::control}},
-    {"kexec_load", SYS_kexec_load, {0, 0, 0, 0}},
-    {"reboot", SYS_reboot, {0xfee1dead, 672274793, 0x1234567}},
-    {"settimeofday", SYS_settimeofday, {layout::control, 0}},
-    {"sethostname", SYS_sethostname, {layout::control, 1}},
-    {"syslog", SYS_syslog, {3, layout::control, 100}},
-    {"x32 open", 0x40000000 | 2, {layout::control, 0}},
-};
 
 std::int64_t try_call(Opened& opened, std::uint64_t number, const std::vector<std::uint64_t>& arguments, Outcome& outcome) {
     std::uint64_t words[8] = {act_syscall, number};
@@ -212,6 +94,108 @@ void input_buffers_stay_read_only(Yard& yard, const Loaded& actor) {
 
 #endif
 
+// What Linux says about a process; "": there is no /proc.
+std::string proc(std::uint32_t pid, const char* name) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
+    return {(std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>()};
+}
+
+// How many names a folder of /proc has.
+std::size_t entries(std::uint32_t pid, const char* name) {
+    std::error_code error;
+    std::size_t count = 0;
+    for (std::filesystem::directory_iterator at("/proc/" + std::to_string(pid) + "/" + name, error), end; !error && at != end; at.increment(error)) ++count;
+    return count;
+}
+
+// Seen from outside, where no trick of the program reaches: no process, thread, descriptor or executable page more than it began with.
+void floods_leave_nothing(Yard& yard, const Loaded& actor) {
+    SessionOrder order = order_of(actor);
+    order.cores = 2;
+    Opened neighbour = open(yard, order_of(actor)), attacker = open(yard, order);
+    const std::uint32_t pid = attacker.session->facts().box_pid;
+    if (pid == 0 || proc(pid, "status").empty()) return;
+    const std::size_t tasks = entries(pid, "task"), descriptors = entries(pid, "fd");
+    CHECK_EQ(tasks, 2);
+    CHECK_EQ(descriptors, 4);   // nothing three times, and its socket
+    const std::uint64_t floods[] = {57 /* fork */, 58 /* vfork */, 56 /* clone */, 435 /* clone3 */, 32 /* dup */, 53 /* socketpair */, 22 /* pipe */,
+                                    290 /* eventfd2 */, 319 /* memfd_create */, 291 /* epoll_create1 */, 2 /* open */, 72 /* fcntl */};
+    for (int round = 0; round < 200; ++round)
+        for (const std::uint64_t number : floods) attacker.call({act_syscall, number, 0, 0, layout::control, layout::control});
+    CHECK_EQ(entries(pid, "task"), tasks);
+    CHECK_EQ(entries(pid, "fd"), descriptors);
+    const std::string children = proc(pid, ("task/" + std::to_string(pid) + "/children").c_str());
+    CHECK_EQ(children, std::string());
+    std::istringstream maps(proc(pid, "maps"));
+    for (std::string line; std::getline(maps, line);)
+        if (!CHECK(line.find(" rwx") == std::string::npos && line.find(" -wx") == std::string::npos)) std::printf("    %s\n", line.c_str());
+    const std::string status = proc(pid, "status");
+    for (const char* line : {"NoNewPrivs:\t1", "Seccomp:\t2"}) CHECK(status.find(line) != std::string::npos);
+    // Root of a user namespace of its own has rights in that one, and no call to use them.
+    if (::geteuid() == 0) CHECK(status.find("CapEff:\t0000000000000000") != std::string::npos);
+    CHECK(answers(neighbour));
+    CHECK(answers(attacker));
+}
+
+// Nothing of its memory is left on a disk when it dies, whatever the machine does with core dumps.
+void crashes_leave_no_core(Yard& yard, const Loaded& actor) {
+    Opened attacker = open(yard, order_of(actor));
+    const std::uint32_t pid = attacker.session->facts().box_pid;
+    const std::string limits = pid == 0 ? std::string() : proc(pid, "limits");
+    if (const std::size_t at = limits.find("Max core file size"); at != std::string::npos) {
+        std::istringstream line(limits.substr(at + 18));
+        std::string soft, hard;
+        line >> soft >> hard;
+        // 1, not 0: what is told to pipe dumps into a program does so with 0, too.
+        CHECK_EQ(soft, std::string("1"));
+        CHECK_EQ(hard, std::string("1"));
+    }
+    const auto cores = [] {
+        std::size_t count = 0;
+        for (const auto& file : std::filesystem::directory_iterator(".")) count += file.path().filename().string().starts_with("core");
+        return count;
+    };
+    const std::size_t before = cores();
+    CHECK_EQ(attacker.call({act_crash, 0}).outcome, Outcome::ended);
+    CHECK_EQ(attacker.session->ending().detail, SIGSEGV);
+    CHECK_EQ(cores(), before);
+}
+
+// It answers by itself whatever it is asked, and never comes back: for the yard no call takes long. Its own callers get what it says, and no more
+// than their buffers hold; it is closed as any other.
+void forged_answers_are_its_own(Yard& yard, const Loaded& actor) {
+    SessionOrder order = order_of(actor);
+    order.call_limit_ns = 200'000'000;
+    Opened neighbour = open(yard, order_of(actor)), attacker = open(yard, order);
+    const std::uint64_t answer_at = layout::control + offsetof(ControlPage, answer), ask_at = layout::control + offsetof(ControlPage, ask);
+    for (int call = 0; call < 100; ++call) {
+        const Answer answer = attacker.call({act_forge, answer_at, ask_at, UINT64_MAX >> 1});
+        CHECK_EQ(answer.outcome, Outcome::done);
+        CHECK(answer.clamped);
+        CHECK_EQ(static_cast<std::uint64_t>(answer.result), attacker.session->facts().ob_bytes);
+    }
+    CHECK(answers(neighbour));
+    attacker.session->close(10'000'000);
+    CHECK(attacker.session->wait_ended(5'000'000'000));
+    CHECK(answers(neighbour));
+}
+
+#if defined(__x86_64__)
+// A process that has stopped itself is ended like one that loops.
+void stopping_itself_is_no_way_out(Yard& yard, const Loaded& actor) {
+    SessionOrder order = order_of(actor);
+    order.call_limit_ns = 200'000'000;
+    for (const std::uint64_t number : {SYS_kill, SYS_tkill}) {
+        Opened attacker = open(yard, order);
+        CHECK_EQ(attacker.call({act_syscall, SYS_getpid}).outcome, Outcome::done);
+        const auto self = output<std::uint64_t>(*attacker.caller);
+        const Answer answer = attacker.call({act_syscall, number, self, SIGSTOP});
+        CHECK_EQ(answer.outcome, Outcome::ended);
+        CHECK_EQ(answer.ending.fate, Fate::overdue);
+    }
+}
+#endif
+
 void closed_descriptors_hurt_itself_only(Yard& yard, const Loaded& actor) {
     SessionOrder order = order_of(actor);
     order.call_limit_ns = 100'000'000;
@@ -258,7 +242,11 @@ int main() {
         attempts_fail(yard, actor);
         unlisted_calls_do_not_exist(yard, actor);
         input_buffers_stay_read_only(yard, actor);
+        floods_leave_nothing(yard, actor);
+        stopping_itself_is_no_way_out(yard, actor);
 #endif
+        crashes_leave_no_core(yard, actor);
+        forged_answers_are_its_own(yard, actor);
         closed_descriptors_hurt_itself_only(yard, actor);
         handlers_do_not_outlive_the_limit(yard, actor);
         CHECK_EQ(yard.statistics().zygotes_started, 1);

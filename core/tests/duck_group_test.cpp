@@ -75,12 +75,35 @@ void test_group(bool keyed, unsigned port) {
     for (const PutResult& result : again.ducks) CHECK(result.had);
 }
 
+// Three ducks on a link that loses: each gets what it lacks over its own connection.
+void test_loss(unsigned port) {
+    std::unique_ptr<Net> nets[3];
+    std::vector<std::shared_ptr<Remote>> remotes;
+    for (auto& net : nets) {
+        net = duck(true, true);
+        remotes.push_back(reach(*net, true));
+    }
+    std::vector<std::byte> blob(2'000'003);
+    for (std::size_t i = 0; i < blob.size(); ++i) blob[i] = static_cast<std::byte>((i * 2654435761U + port) >> 11);
+    GroupOptions options;
+    options.interface = "127.0.0.1";
+    options.group = "239.255.84.76:" + std::to_string(port);
+    options.lost = [](std::uint64_t number) { return number % 7 == 3; };
+    const GroupPut put = put_group(remotes, sha256(blob), blob, options);
+    for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(has(*nets[i], blob));
+        CHECK_EQ(nets[i]->figures().group_bytes + put.ducks[i].sent_bytes, blob.size());
+        CHECK(put.ducks[i].sent_bytes >= blob.size() / 8);
+    }
+}
+
 }  // namespace
 
 int main() {
     const unsigned port = 20'000 + static_cast<unsigned>(::getpid()) % 20'000;
     test_group(false, port);
     test_group(true, port + 20'000);
+    test_loss(port + 20'001);
     bool refused = false;
     try {
         GroupOptions options;
@@ -88,6 +111,16 @@ int main() {
         (void)put_group({}, {}, {}, options);
     } catch (const Error& error) {
         refused = error.code() == Code::invalid_argument;
+    }
+    CHECK(refused);
+    refused = false;
+    try {
+        GroupOptions options;
+        options.interface = "127.0.0.1";
+        options.group = "127.0.0.1:9976";
+        (void)put_group({}, {}, {}, options);
+    } catch (const Error& error) {
+        refused = std::string(error.what()).find("no multicast group") != std::string::npos;
     }
     CHECK(refused);
     return check::summary();

@@ -134,7 +134,15 @@ void test_messages_and_blobs(bool tcp) {
         const NetEvent event = duck.next(NetEventKind::blob);
         CHECK(event.digest == digest);
         CHECK_EQ(event.size, bytes);
-        CHECK_EQ(::fcntl(event.fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+        CHECK(::pwrite(event.fd, "x", 1, 0) < 0);  // not even now
+        if (event.id == 0) {
+            const NetEvent checked = duck.next(NetEventKind::checked);
+            CHECK(checked.digest == digest);
+            CHECK_EQ(checked.id, 1);
+            CHECK_EQ(checked.connection, event.connection);
+        }
+        CHECK_EQ(event.id == 1, bytes <= 65'536);
+        CHECK_EQ(::fcntl(event.fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | 0x10 /* F_SEAL_FUTURE_WRITE */ | F_SEAL_SEAL);
         void* at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, event.fd, 0);
         if (CHECK(at != MAP_FAILED)) {
             CHECK(std::memcmp(at, blob.data(), bytes) == 0);
@@ -161,6 +169,39 @@ void test_messages_and_blobs(bool tcp) {
     CHECK_EQ(figures.blobs_bad, 1);
 }
 
+// A long blob is its sender's before its SHA-256 is known. Whoever sent something else is thrown out.
+void test_a_long_lie(bool tcp) {
+    Duck duck(listening(tcp, key_of(1)));
+    const auto liar = reach(duck.net, tcp, key_of(1)), other = reach(duck.net, tcp, key_of(1));
+    const auto bytes = pattern(3'000'000);
+    auto digest = sha256(bytes);
+    digest[3] ^= std::byte{1};
+    std::string text;
+    try {
+        CHECK(!liar->put(digest, bytes, 20'000'000'000).checked);
+        liar->request(pattern(10), 20'000'000'000);
+    } catch (const Error& error) {
+        text = error.what();
+    }
+    CHECK(text.find("the SHA-256 is not that of the 3000000 bytes") != std::string::npos);
+    const NetEvent here = duck.next(NetEventKind::blob), known = duck.next(NetEventKind::checked);
+    CHECK_EQ(here.id, 0);
+    CHECK_EQ(known.id, 0);
+    CHECK(known.digest == digest);
+    ::close(here.fd);
+    CHECK_EQ(duck.next(NetEventKind::lost).connection, here.connection);
+    CHECK_EQ(other->put(digest, bytes, 20'000'000'000).had, false);  // it is not offered to anybody
+    CHECK_EQ(duck.net.figures().blobs_bad >= 1, true);
+    bool bad = false;
+    try {
+        (void)reach(duck.net, tcp, key_of(1))->put(digest, bytes, 20'000'000'000, true);
+    } catch (const Error&) {
+        bad = true;
+    }
+    CHECK(bad);
+    CHECK(reach(duck.net, tcp, key_of(1))->put(sha256(bytes), bytes, 20'000'000'000, true).checked);
+}
+
 Code refusal_of(const Net& net, std::vector<std::byte> key, std::string& text) {
     try {
         reach(net, false, std::move(key));
@@ -181,6 +222,17 @@ void test_keys() {
         CHECK(text.find("wants a key") != std::string::npos);
         CHECK_EQ(duck.net.figures().connections_opened, 0);
         CHECK(duck.net.figures().hellos_refused > 0);
+        // One is told of at once, the others ten seconds later at the earliest.
+        const std::uint64_t start = ticks();
+        const NetEvent told = duck.next(NetEventKind::wrong_key);
+        CHECK_EQ(told.id, 1);
+        CHECK(told.text.starts_with("127.0.0.1:"));
+        CHECK_EQ(duck.net.figures().wrong_key, duck.net.figures().hellos_refused);
+        CHECK_EQ(refusal_of(duck.net, key_of(3), text), Code::invalid_argument);
+        std::int64_t lines = 0;
+        for (NetEvent event; duck.net.next_event(event);) lines += event.kind == NetEventKind::wrong_key ? 1 : 0;
+        CHECK(lines <= 1 + ticks_to_ns(ticks() - start) / 10'000'000'000);
+        CHECK(duck.net.figures().wrong_key >= 2);
     }
     {
         Duck duck(listening(false, {}));
@@ -238,6 +290,8 @@ int main() {
         for (const bool keyed : {false, true}) test_calls(tcp, keyed);
     test_messages_and_blobs(false);
     test_messages_and_blobs(true);
+    test_a_long_lie(false);
+    test_a_long_lie(true);
     test_keys();
     test_deaths();
     return check::summary();

@@ -55,9 +55,11 @@ public:
     }
     void busy(Desk& desk) override { running.push_back(&desk); }
     Blobs& blobs() override { return blobs_; }
-    void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) override { blob->hash_to(prefix); }
+    void hash(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) override {
+        if (blob->flush()) blob->hash_to(prefix);
+    }
     void finish(Peer& peer, std::uint64_t transfer, const std::shared_ptr<Blob>& blob) override {
-        const bool good = blob->finish();
+        const bool good = blob->arrived() && blob->finish();
         if (good) whole.push_back(blob->digest());
         peer.blob_finished(transfer, good);
     }

@@ -223,7 +223,7 @@ void test_blob_again() {
         late = error.code() == Code::deadline_exceeded;
     }
     CHECK(late);
-    const PutResult second = remote->put(sha256(blob), blob, 60'000'000'000);
+    const PutResult second = remote->put(sha256(blob), blob, 60'000'000'000, true);
     CHECK(!second.had);
     CHECK(second.sent_bytes <= blob.size());
     CHECK_EQ(net.figures().blobs_received, 1);

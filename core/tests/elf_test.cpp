@@ -242,6 +242,10 @@ void test_tls() {
     made.segments[3].bytes = 0x90;
     made.segments.push_back(made.segments[3]);
     CHECK(says(refusal(made), "segment 4 is the second PT_TLS"));
+    // Variables that are all zeros have nothing in the file, and lie behind its end.
+    MadeElf zeros;
+    zeros.segments.push_back({PT_TLS, PF_R, 0x10'0000, 0x40'4000, 0, 0x16, 8});
+    CHECK_EQ(refusal(zeros), std::string());
 }
 
 void test_notes() {

@@ -307,6 +307,46 @@ void test_sessions_in_turn() {
     CHECK_EQ(scene.log.size(), 102);
 }
 
+// Requests that waited for an event while another session worked do not come before all of its next ones when the event comes.
+void test_waiting_is_no_credit() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client flood = scene.open(200, 200);
+    const Client other = scene.open(16, 64);
+    const auto event = flood.session->make_event();
+    std::vector<std::unique_ptr<teal::ClientSlot>> many;
+    for (int i = 0; i < 100; ++i) {
+        many.push_back(flood.slot());
+        input(*many.back()) = 1000 + i;
+        flood.session->submit(*many.back(), log_model, 0, 0, 0, {event});
+    }
+    until([&] {
+        scene.sweeper.tick();
+        return scene.pool->memory().header.blocked_size == 100;
+    });
+    const auto slot = other.slot();
+    for (std::int64_t i = 0; i < 300; ++i) {
+        input(*slot) = i;
+        CHECK(call(*other.session, *slot, log_model));
+    }
+    const auto busy = scene.occupy(other);
+    CHECK(flood.session->signal(*event));
+    std::vector<std::unique_ptr<teal::ClientSlot>> next;
+    for (int i = 0; i < 3; ++i) next.push_back(scene.note(other, 500 + i));
+    until([&] {
+        scene.sweeper.tick();
+        return scene.pool->memory().header.blocked_size == 0 && scene.pool->queued() == 103;
+    });
+    scene.open_gate = true;
+    for (auto& one : many) flood.session->wait(*one, 0, 0);
+    for (auto& one : next) other.session->wait(*one, 0, 0);
+    const std::lock_guard lock(scene.log_mutex);
+    const auto place = [&](std::int64_t value) { return std::find(scene.log.begin(), scene.log.end(), value) - scene.log.begin() - 300; };
+    for (int i = 0; i < 3; ++i) CHECK(place(500 + i) <= 2 * (i + 1));
+    for (int i = 1; i < 100; ++i) CHECK(place(1000 + i - 1) < place(1000 + i));
+    CHECK_EQ(scene.log.size(), 403);
+}
+
 // What was asked for and never ran is not held against its session, whether it was cancelled in the queue or while it waited for an event.
 void test_cancelled_is_not_charged() {
     GatedPool scene;
@@ -383,6 +423,7 @@ int main() {
     test_cancel();
     test_limit();
     test_sessions_in_turn();
+    test_waiting_is_no_credit();
     test_cancelled_is_not_charged();
     test_priority_is_cut();
     return teal::check::summary();

@@ -91,6 +91,18 @@ Code code_of(Body&& body) {
     return Code::internal_error;
 }
 
+// What a refusal for the version says.
+template <class Body>
+std::string mismatch(Body&& body) {
+    try {
+        body();
+    } catch (const Error& error) {
+        CHECK_EQ(error.code(), Code::version_mismatch);
+        return error.what();
+    }
+    return "it was taken";
+}
+
 void test_layout() {
     const SeatLayout small = seat_layout(1, 1, 1);
     CHECK_EQ(small.view_size % page_bytes, 0);
@@ -126,9 +138,18 @@ void test_attach() {
     // The wrong way round, and versions that differ.
     CHECK_EQ(code_of([&] { AgentSeat::attach(::dup(host->desk_fd()), ::dup(view)); }), Code::invalid_argument);
     CHECK_EQ(code_of([&] { HostSeat::attach(::dup(host->desk_fd()), ::dup(host->view_fd())); }), Code::invalid_argument);
-    host->map().view_header().version = agent_protocol + 1;
-    CHECK_EQ(code_of([&] { AgentSeat::attach(::dup(view), ::dup(host->desk_fd())); }), Code::version_mismatch);
-    CHECK_EQ(code_of([&] { HostSeat::attach(::dup(host->view_fd()), ::dup(host->desk_fd())); }), Code::version_mismatch);
+    for (const std::uint32_t other : {agent_protocol - 1U, agent_protocol + 1U}) {  // both are named, whoever is behind
+        host->map().view_header().version = other;
+        const std::string theirs = "speaks version " + std::to_string(other), ours = std::to_string(agent_protocol) + "; run the same Teal on both sides";
+        for (const bool agents : {true, false}) {
+            const std::string said = mismatch([&] {
+                if (agents) AgentSeat::attach(::dup(view), ::dup(host->desk_fd()));
+                else HostSeat::attach(::dup(host->view_fd()), ::dup(host->desk_fd()));
+            });
+            CHECK(said.find(theirs) != std::string::npos);
+            CHECK(said.ends_with(ours));
+        }
+    }
     host->map().view_header().version = agent_protocol;
     host->map().view_header().records = 1'000'000;  // more than there is room for
     CHECK_EQ(code_of([&] { AgentSeat::attach(::dup(view), ::dup(host->desk_fd())); }), Code::invalid_argument);

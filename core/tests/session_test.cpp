@@ -142,6 +142,12 @@ void test_sleepers() {
         slow += now_ns() - start > 450'000'000 ? 1 : 0;
     }
     CHECK(slow < 3);  // this machine may stand still once; a protocol that loses wake-ups does it all the time
+    CHECK_EQ(slot->line->waiting.load(), 0);  // whoever is awake costs the worker no wake-up
+    client.session->submit(*slot, gate_model, 0, 0, 0);
+    CHECK(!client.session->wait(*slot, now_ns() + 2'000'000, 0));  // given up before the end
+    CHECK_EQ(slot->line->waiting.load(), 0);
+    scene.open_gate = true;
+    CHECK(client.session->wait(*slot, 0, 0));
 }
 
 // More sessions than one futex_waitv holds doorbells: the leader naps shortly instead, and hears everybody.
@@ -202,6 +208,7 @@ void test_notifier() {
     ::close(ends[0]);
     scene.open_gate = true;
     until([&] { return teal::ClientSession::ended(*slots.back()); });
+    for (const auto& slot : slots) CHECK_EQ(slot->line->waiting.load(), 0);
     scene.check_all_free();
 }
 

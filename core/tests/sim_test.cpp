@@ -1,5 +1,5 @@
 // Policies in the simulator: figures that queueing theory knows, equal runs for equal seeds, and thousands of short runs in which everything
-// breaks. A run that goes wrong prints its policy and seed: `sim_test POLICY SEED` plays it again.
+// breaks, with one agent and with several. A run that goes wrong prints its policy and seed: `sim_test POLICY SEED [AGENTS]` plays it again.
 #include "sim/sim.hpp"
 
 #include <chrono>
@@ -128,6 +128,50 @@ void bugs_are_found() {
     }
 }
 
+// A pool that is dealt out: each agent dies, freezes, is upgraded and comes again by itself.
+void several_agents(std::uint64_t seeds) {
+    std::uint64_t fallbacks = 0, upgrades = 0, restarts = 0, reruns = 0, cancelled = 0, local = 0, taken_over = 0;
+    for (const std::string_view name : teal::policy_names()) {
+        for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+            const auto agents = static_cast<std::uint32_t>(2 + seed % 3);
+            const SimResult result = simulate(teal::any_run(seed, agents), maker(std::string(name)));
+            fine(result, std::string(name) + " of " + std::to_string(agents) + " agents", seed);
+            fallbacks += result.fallbacks;
+            upgrades += result.upgrades;
+            restarts += result.restarts;
+            reruns += result.reruns;
+            cancelled += result.cancelled;
+            local += result.local;
+            taken_over += result.taken_over;
+        }
+    }
+    for (const std::uint64_t met : {fallbacks, upgrades, restarts, reruns, cancelled, local, taken_over}) CHECK(met > seeds / 20);
+    std::printf("fallbacks %llu, upgrades %llu, restarts %llu, reruns %llu, cancelled %llu, in the default order %llu, taken over %llu\n",
+                static_cast<unsigned long long>(fallbacks), static_cast<unsigned long long>(upgrades), static_cast<unsigned long long>(restarts),
+                static_cast<unsigned long long>(reruns), static_cast<unsigned long long>(cancelled), static_cast<unsigned long long>(local),
+                static_cast<unsigned long long>(taken_over));
+}
+
+void bugs_of_dealing_are_found() {
+    for (const teal::SimBug bug : {teal::SimBug::kept, teal::SimBug::both, teal::SimBug::neither, teal::SimBug::forgotten, teal::SimBug::unended}) {
+        std::uint64_t found = 0;
+        for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+            SimSpec spec = teal::any_run(seed, 3);
+            spec.bug = bug;
+            if (bug == teal::SimBug::unended) {  // one that is run for an agent that is gone, and leaves when that is back
+                spec.load.types = {{.name = "long", .mean_ns = 8'000'000}};
+                spec.quantum_ns = 6'000'000;
+                spec.faults.agent_dies = 50;
+            }
+            found += simulate(spec, maker("shinjuku")).violations.empty() ? 0 : 1;
+            spec.bug = teal::SimBug::none;
+            if (seed <= 20) fine(simulate(spec, maker("shinjuku")), "shinjuku, and no bug", seed);
+        }
+        std::printf("    bug %u of dealing: %llu of 60 seeds\n", static_cast<unsigned>(bug), static_cast<unsigned long long>(found));
+        CHECK(found > 0);
+    }
+}
+
 // A policy that leaves every choice to the pool.
 void a_policy_that_leaves_it_to_the_pool() {
     class Local final : public teal::Policy {
@@ -150,8 +194,9 @@ void a_policy_that_leaves_it_to_the_pool() {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count == 3) {
-        const SimResult result = simulate(teal::any_run(std::strtoull(arguments[2], nullptr, 10)), maker(arguments[1]));
+    const auto agents = static_cast<std::uint32_t>(count == 4 ? std::strtoul(arguments[3], nullptr, 10) : 1);
+    if (count >= 3) {
+        const SimResult result = simulate(teal::any_run(std::strtoull(arguments[2], nullptr, 10), agents), maker(arguments[1]));
         fine(result, arguments[1], std::strtoull(arguments[2], nullptr, 10));
         return teal::check::summary();
     }
@@ -169,5 +214,7 @@ int main(int count, char** arguments) {
     const char* const asked = std::getenv("TEAL_SIM_SEEDS");  // for each policy
     const std::uint64_t seeds = asked == nullptr ? 1000 : std::strtoull(asked, nullptr, 10);
     timed("everything breaks", [seeds] { everything_breaks(seeds); });
+    timed("everything breaks, several agents", [seeds] { several_agents(seeds); });
+    timed("bugs of dealing", bugs_of_dealing_are_found);
     return teal::check::summary();
 }

@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 PlanEntry = tuple[str, tuple[int, ...] | None, int, int, int | None, tuple[int, int] | tuple[int, int, tuple[int, int, int, int]] | None]
 
-ABI_VERSION: int = 5
+ABI_VERSION: int = 6
 
 def cpu_features() -> dict[str, Any]:
     """
@@ -1337,11 +1337,21 @@ class SimBug(enum.Enum):
 
     unheard = 5
 
+    kept = 6
+
+    both = 7
+
+    neither = 8
+
+    forgotten = 9
+
+    unended = 10
+
 class SimSpec:
     def __init__(self) -> None: ...
 
     @staticmethod
-    def any_run(seed: int) -> SimSpec:
+    def any_run(seed: int, agents: int = 1) -> SimSpec:
         """A short run of anything, by its seed."""
 
     @property
@@ -1349,6 +1359,12 @@ class SimSpec:
 
     @workers.setter
     def workers(self, arg: int, /) -> None: ...
+
+    @property
+    def agents(self) -> int: ...
+
+    @agents.setter
+    def agents(self, arg: int, /) -> None: ...
 
     @property
     def records(self) -> int: ...
@@ -1421,6 +1437,12 @@ class SimSpec:
 
     @max_wait_ns.setter
     def max_wait_ns(self, arg: int, /) -> None: ...
+
+    @property
+    def quantum_ns(self) -> int: ...
+
+    @quantum_ns.setter
+    def quantum_ns(self, arg: int, /) -> None: ...
 
     @property
     def restart_ns(self) -> int: ...
@@ -1545,6 +1567,9 @@ class SimResult:
 
     @property
     def local(self) -> int: ...
+
+    @property
+    def taken_over(self) -> int: ...
 
     @property
     def virtual_ns(self) -> int: ...
@@ -1826,9 +1851,9 @@ class DuckEchoTimes:
     @property
     def sealed(self) -> list[int]: ...
 
-def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1) -> DuckEchoTimes:
+def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0, duck_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckEchoTimes:
     """
-    Round trips over the loopback in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key.
+    Round trips in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key; over the loopback, or between two network namespaces (files such as /run/netns/NAME), the duck at `host`.
     """
 
 class DuckDirectTimes:
@@ -1849,6 +1874,13 @@ def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckPr
     The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.
     """
 
+class BlobRates:
+    @property
+    def there(self) -> list[float]: ...
+
+    @property
+    def checked(self) -> list[float]: ...
+
 class DuckBlobRates:
     @property
     def bare_udp(self) -> list[float]: ...
@@ -1857,17 +1889,32 @@ class DuckBlobRates:
     def bare_tcp(self) -> list[float]: ...
 
     @property
-    def udp(self) -> list[float]: ...
+    def bare_udp_huge(self) -> list[float]: ...
 
     @property
-    def udp_sealed(self) -> list[float]: ...
+    def bare_tcp_huge(self) -> list[float]: ...
 
     @property
-    def tcp(self) -> list[float]: ...
+    def bare_udp_small(self) -> list[float]: ...
 
-def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1) -> DuckBlobRates:
+    @property
+    def bare_tcp_small(self) -> list[float]: ...
+
+    @property
+    def udp(self) -> BlobRates: ...
+
+    @property
+    def tcp(self) -> BlobRates: ...
+
+    @property
+    def udp_sealed(self) -> BlobRates: ...
+
+    @property
+    def tcp_sealed(self) -> BlobRates: ...
+
+def measure_duck_blob(bytes: int = 67108864, times: int = 5, client_core: int = 0, duck_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckBlobRates:
     """
-    Bytes per second over the loopback, in one run: bare UDP and TCP, and a blob that is received, checked with SHA-256 and sealed.
+    Bytes per second, in one run: bare UDP and TCP, and blobs, until they are there and until they are checked; where, as measure_duck_echo().
     """
 
 def measure_box_calls(box: DuckBox, cpu: int, bytes: int, tries: int, pause_ns: int = 0) -> list[int]:
@@ -1879,6 +1926,11 @@ def measure_line_echo(here: int, there: int, tries: int) -> list[int]:
 def measure_box_runs(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int, pause_ns: int = 0) -> tuple[list[int], list[int], list[int]]:
     """
     Judged runs of an ordinary static program, and vfork + execve + wait of its file, in turn; ns each, and the CPU time that the judge saw.
+    """
+
+def measure_box_series(yard: DuckYard, program: DuckProgram, file: str, cpu: int, tries: int) -> tuple[int, int, list[int]]:
+    """
+    So many judged runs one after the other until all is as before, then as many vfork + execve + wait; ns of each series, and the CPU time in each record.
     """
 
 def flush_lines(what: Any) -> bool:
@@ -1912,7 +1964,7 @@ class DuckNet:
     The network loop of a duck: a thread with all sockets. After close() every use raises Closed.
     """
 
-    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int) -> None: ...
+    def __init__(self, udp: str, tcp: str, key: bytes, idle_ns: int, blob_bytes: int, multicast: str = '') -> None: ...
 
     def start(self) -> None: ...
 
@@ -1930,7 +1982,7 @@ class DuckNet:
 
     def next_event(self) -> tuple[int, int, int, bytes, str, bytes, int, int] | None:
         """
-        (kind: 1 opened, 2 lost, 3 message, 4 blob; connection, id, bytes, text, SHA-256, size, descriptor)
+        (kind: 1 opened, 2 lost, 3 message, 4 blob, 5 checked, 6 wrong_key; connection, id, bytes, text, SHA-256, size, descriptor)
         """
 
     def reply(self, connection: int, id: int, data: bytes) -> None: ...
@@ -1945,6 +1997,11 @@ class DuckNet:
     def detach(self, session: int) -> None: ...
 
     def figures(self) -> dict[str, int]: ...
+
+def duck_put_group(ducks: Sequence[DuckRemote], sha256: bytes, data: Any, group: str, interface: str, bytes_per_second: int, datagram_bytes: int, timeout_ns: int) -> tuple[int, list[int]]:
+    """
+    Sends a blob to several ducks by multicast, then to each what it lacks. Returns the bytes of both. Raises as put() does.
+    """
 
 class DuckRemote:
     """A client's connection to a duck elsewhere."""

@@ -221,9 +221,10 @@ def embedded(*, around: int, maths: int = 20_000_000, inner: bool = True, scatte
 def test_embedder_is_judged_around_the_maths(
     judged: ground.Ground, resident: Times, alone: Times, value: float | None, ok: bool | None
 ) -> None:
-    call.judge_embedder(judged, "call.minilm.added.p50_us", resident, alone, Estimate(0, 0))
+    call.judge_embedder(judged, "call.minilm.added.p50_us", resident, alone, Estimate(0, 0), embedded(around=24_000))
     (bar,) = judged.report.bars
     assert (bar.value, bar.ok) == (value, ok)
+    assert ("with the default 20.0 ± 0.0" in bar.note) == bool(resident.inner)
     assert "paired difference with the engine in-process" in bar.note
 
 

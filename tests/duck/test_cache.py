@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ from duck_numbers import number
 
 import teal
 from teal.duck import Server, blob, ladder
+from teal.duck.arrivals import Arrivals
 from teal.duck.cache import Cache
 from teal.duck.journal import Journal
+from teal.duck.owner import Owner
+from teal.duck.proof import Proof
 from teal.duck.shelf import Shelf
 
 
@@ -238,3 +242,71 @@ def test_the_log_is_a_ring() -> None:
     again = journal.read(end, 100_000)[1]
     assert "\\x1b" in again
     assert again.count("\n") <= 1
+
+
+# ---- not known yet ---------------------------------------------------------------------------------------------------
+
+
+def doubted(data: bytes, connection: int) -> tuple[blob.Blob, Proof]:
+    made_one = made(data)
+    made_one.proof = Proof(connection)
+    return made_one, made_one.proof
+
+
+def test_what_is_not_proven_is_its_senders_alone(tmp_path: Path) -> None:
+    cache = Cache("data", 1 << 20, Shelf(tmp_path / "shelf"))
+    sender, other = Owner("a", connection=7), Owner("b", connection=8)
+    one, proof = doubted(b"d" * 5000, 7)
+    cache.release(cache.add(one))
+    assert cache.has(one.digest, sender)
+    cache.release(cache.use(one.digest, sender))
+    assert cache.numbers().disk_files == 0
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(cache.use, one.digest, other)
+        with pytest.raises(TimeoutError):
+            waits.result(0.05)
+        proof.settle(good=True)
+        cache.proven(one.digest, proof)
+        cache.release(waits.result(20))
+    assert cache.numbers().disk_files == 1
+    cache.close()
+
+
+def test_what_is_proven_wrong_goes() -> None:
+    cache = Cache("data", 1 << 20, Shelf(None, wanted=False))
+    sender, other = Owner("a", connection=7), Owner("b", connection=8)
+    one, proof = doubted(b"d" * 5000, 7)
+    held = cache.add(one)
+    proof.settle(good=False)
+    with pytest.raises(teal.NotFound, match="not what it was called"):
+        cache.use(one.digest, other)
+    cache.proven(one.digest, proof)
+    assert not cache.has(one.digest, sender)
+    assert cache.numbers().bytes == 0
+    cache.release(held)  # its sessions end when their owner does
+    late, proof = doubted(b"e" * 5000, 7)
+    proof.settle(good=True)
+    cache.release(cache.add(late))  # known before it was put away
+    cache.release(cache.use(late.digest, other))
+    cache.close()
+
+
+def test_arrivals_are_their_senders() -> None:
+    arrivals = Arrivals()
+    sender, other = Owner("a", connection=7), Owner("b", connection=8)
+    one, _ = doubted(b"x" * 100, 7)
+    arrivals.add(one)
+    assert arrivals.take(other, one.digest) is None
+    assert arrivals.take(sender, one.digest) is one
+    two, _ = doubted(b"y" * 100, 7)
+    arrivals.add(two)
+    assert arrivals.settle(two.digest, 8, good=True) is None  # another connection's
+    assert arrivals.settle(two.digest, 7, good=True) is not None
+    assert arrivals.take(other, two.digest) is two
+    three, _ = doubted(b"z" * 100, 7)
+    arrivals.add(three)
+    arrivals.settle(three.digest, 7, good=False)
+    assert arrivals.take(sender, three.digest) is None
+    for left in (one, two):
+        left.close()
+    arrivals.close()

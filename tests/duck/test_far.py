@@ -176,6 +176,50 @@ def test_a_wrong_key(program: Path) -> None:
             assert number(session.call(b"c")) == 1
 
 
+def test_what_the_cache_has_dropped_is_sent_again(far: Far, program: Path) -> None:
+    with far[1]() as duck, duck.open(program) as session:
+        x = os.urandom(100_000)
+        session.map(x)
+        session.map(None)
+        session.close()
+        duck.forget()
+        with duck.open(program) as again:
+            again.map(x)
+            assert number(again.call(b"s")) == sum(x)
+
+
+def test_who_lies_about_a_blob_is_thrown_out(far: Far) -> None:
+    before = far[0].statistics()["net"]["blobs_bad"]
+
+    def lie() -> None:
+        with far[1]() as duck:
+            duck._link.remote.put(bytes(32), bytes(500_000), 20 * 10**9)  # type: ignore[attr-defined]
+            until(lambda: not duck.info(), "the duck hangs up")
+
+    with pytest.raises((teal.PeerDied, teal.InvalidArgument), match="SHA-256 is not that of the 500000 bytes"):
+        lie()
+    until(lambda: far[0].statistics()["net"]["blobs_bad"] == before + 1, "it is counted")
+    until(lambda: "is not what its SHA-256 says" in far[0].journal.read(-4096, 4096)[1], "it is said")
+    assert not far[0].data.has("0" * 64)
+
+
+def test_a_wrong_key_is_said_once(tmp_path: Path) -> None:
+    key = make_key()
+    try:
+        server = Server(None, cache=False, memory=1 << 30, listen="127.0.0.1:0", key=key)
+    except teal.NotFound as error:
+        pytest.skip(str(error))
+    with server:
+        for _ in range(3):
+            with pytest.raises(teal.InvalidArgument, match="wrong key"):
+                teal.Duck(server.listening, key=make_key(), timeout=1)
+        assert server.statistics()["net"]["wrong_key"] >= 3
+        until(lambda: "under a wrong key" in server.journal.read(-4096, 4096)[1], "it is said")
+        line = [one for one in server.journal.read(-4096, 4096)[1].splitlines() if "wrong key" in one]
+        assert len(line) == 1
+        assert "127.0.0.1:" in line[0]
+
+
 def test_nobody_there() -> None:
     with pytest.raises((teal.NotFound, teal.PeerDied)):
         teal.Duck(f"127.0.0.1:{free_port()}", timeout=1)

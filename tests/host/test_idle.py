@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 
 import teal
@@ -39,3 +42,29 @@ def test_a_pinned_version_stands_beside_the_others(host: teal.Host) -> None:
     host.model("both", version=7)
     assert pinned(3)[0].numpy() == 3
     assert 1 not in [info.version for info in host.models() if info.name == "both"]
+
+
+def spent(host: teal.Host, calls: int) -> float:
+    """CPU seconds of this thread for so many calls of 20 ms; how long they last is learnt before."""
+    call = host.model("napper").prepare(np.int64(20_000))
+    for _ in range(5):
+        call()
+    before = time.thread_time()
+    for _ in range(calls):
+        call()
+    return time.thread_time() - before
+
+
+def test_a_client_says_how_long_its_own_calls_spin(host: teal.Host) -> None:
+    host.load("napper", "builtin:sleep")
+    with teal.connect(host.address) as dozing, teal.connect(host.address, idle="1s") as spinning:
+        model = spinning.model("napper")
+        assert spinning._connection.idle_ns == 10**9
+        assert model.name == "napper"
+        assert spent(spinning, 5) > 3 * spent(dozing, 5)
+
+
+@pytest.mark.parametrize("idle", ["soon", "-1ms", "2 hours", float("nan"), 1e9, []])
+def test_a_client_cannot_say_nonsense(host: teal.Host, idle: object) -> None:
+    with pytest.raises(teal.InvalidArgument, match=r"\$\.idle"):
+        teal.connect(host.address, idle=idle)  # type: ignore[arg-type]

@@ -102,7 +102,7 @@ class Attacker:
         return reply.get("body"), given
 
     def hello(self, **changes: Any) -> Any:
-        return self.ask("hello", **{"protocol": 2, "abi": 5, "version": "0", "pid": os.getpid(), **changes})[0]
+        return self.ask("hello", **{"protocol": 2, "abi": 6, "version": "0", "pid": os.getpid(), **changes})[0]
 
     # ---- memory --------------------------------------------------------------------------------------------------
 

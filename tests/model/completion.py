@@ -51,9 +51,6 @@ def memory() -> dict[Hashable, Any]:
 
 
 def submit(broken: Broken, generation: int) -> Steps:
-    waiting = yield load("waiting")  # if (slot.line->waiting.load(relaxed) != 0)
-    if waiting:
-        yield store("waiting", 0)  # slot.line->waiting.store(0, relaxed);
     yield store("submitted", generation, release=True)  # producer_.push(&entry)
 
 
@@ -72,7 +69,7 @@ def wait(broken: Broken, generation: int, timed: bool = False) -> Steps:
 
 def nap(broken: Broken, generation: int, timed: bool) -> Steps:
     if "waiting is not stored" not in broken:
-        yield swap("waiting", 1)  # waiting.store(1, seq_cst);
+        yield fetch_add("waiting", 1)  # waiting.fetch_add(1, seq_cst);
     word = yield load("word")  # word = slot.line->word.load(seq_cst);
     if not has_ended(word, generation) or "the word is not looked at" in broken:
         yield futex_wait(("word", word), timed=timed)  # futex_wait(low_word(&slot.line->word), word, until_ns);
@@ -82,6 +79,8 @@ def nap(broken: Broken, generation: int, timed: bool) -> Steps:
             yield store("waiting", 0)
     if "waiting is cleared by whoever wakes up" in broken:
         yield store("waiting", 0)
+    elif "waiting is not stored" not in broken:
+        yield fetch_add("waiting", -1)  # waiting.fetch_sub(1, relaxed);
 
 
 def cancel(broken: Broken, generation: int) -> Steps:
@@ -157,14 +156,14 @@ def ring(broken: Broken) -> Steps:
     yield futex_wake("bell", 1)  # futex_wake(&bell_, 1);
 
 
-def notifier_loop(broken: Broken, entry: bool = False) -> Steps:
-    """One turn of Notifier::loop(). `entry`: whether entries_ holds the request."""
+def notifier_loop(broken: Broken, entry: bool = False, counted: bool = False) -> Steps:
+    """One turn of Notifier::loop(). `entry`: whether entries_ holds the request; `counted`: in its line's waiting."""
     bell = -1
     if not broken & {"the bell is read after stopping_", "the bell is read after arriving_"}:
         bell = yield load("bell")  # bell = bell_.load(seq_cst);
     stopping = yield load("stopping")  # if (stopping_.load(seq_cst)) break;
     if stopping:
-        yield goto(notifier_end, broken, entry)
+        yield goto(notifier_end, broken, entry, counted)
     if "the bell is read after stopping_" in broken:
         bell = yield load("bell")
     arrived = yield call(take_arriving, broken)
@@ -173,28 +172,35 @@ def notifier_loop(broken: Broken, entry: bool = False) -> Steps:
         bell = yield load("bell")
     words: list[tuple[Hashable, Any]] = [("bell", bell)]  # waiters[count++] = {&bell_, bell};
     if entry:
-        if "waiting is not stored" not in broken:
-            yield swap("waiting", 1)  # line.waiting.store(1, seq_cst);
+        if not counted:
+            yield fetch_add("waiting", 1)  # if (!exchange(counted, true)) line.waiting.fetch_add(1, seq_cst);
+            counted = True
         word = yield load("word")  # word = line.word.load(seq_cst);
         ended = yield load("word", lambda seen: has_ended(seen, 1))  # settle(): ClientSession::ended(*entry.slot)
         if ended:
             if "waiting is cleared by whoever sees the end" in broken:
-                yield store("waiting", 0)  # entry.slot->line->waiting.store(0, relaxed);
-            yield act(_done, "entry.done()")
-            entry = False
+                yield store("waiting", 0)
+            yield call(tell, counted)
+            entry = counted = False
         else:
             words.append(("word", word))  # waiters[count++] = {low_word(&line.word), word};
     yield futex_wait(*words)  # futex_wait_any(waiters, count, until)
-    yield goto(notifier_loop, broken, entry)
+    yield goto(notifier_loop, broken, entry, counted)
 
 
-def notifier_end(broken: Broken, entry: bool) -> Steps:
+def tell(counted: bool) -> Steps:
+    if counted:
+        yield fetch_add("waiting", -1)  # if (exchange(counted, false)) waiting.fetch_sub(1, relaxed);
+    yield act(_done, "entry.done()")
+
+
+def notifier_end(broken: Broken, entry: bool, counted: bool) -> Steps:
     """Whoever still waits must learn that nobody will tell it later."""
     arrived = False
     if "what arrives late is forgotten" not in broken:
         arrived = yield call(take_arriving, broken)
     if entry or arrived:
-        yield act(_done, "entry.done()")
+        yield call(tell, counted)
 
 
 def take_arriving(broken: Broken) -> Steps:

@@ -118,7 +118,7 @@ void confine_zygote(HelloMessage& hello) noexcept {
     std::uint32_t action = SECCOMP_RET_KILL_PROCESS;
     hello.seccomp = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0 ? 0 : errno;
     hello.own_user = hello.user_namespace != 0 && geteuid() == 0;
-    limit(RLIMIT_CORE, 0);
+    limit(RLIMIT_CORE, 1);   // 0 would not keep a machine that pipes dumps into a program from doing so; 1 means no dump at all
     limit(RLIMIT_MEMLOCK, 0);
     limit(RLIMIT_MSGQUEUE, 0);
     limit(RLIMIT_SIGPENDING, 64);

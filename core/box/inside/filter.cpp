@@ -3,9 +3,9 @@
 // can remember the answer and does not run the filter for them; then those with a look at one argument; then the gate (gate.hpp).
 //
 // What the looks refuse: executable memory (mmap, mprotect), shared anonymous and downward growing memory and huge pages (their limits are not the box's),
-// mappings that move (mremap), signals to anybody else, messages from anywhere but the box's own sockets. Of the one that is connected to a
-// client elsewhere exactly two calls may be made, and they come first of all, because they are made for each of its calls: recvfrom() and
-// sendto() without an address and without any flag but MSG_DONTWAIT.
+// mappings that move (mremap), advice about pages that others have too (madvise), signals to anybody else, messages from anywhere but the
+// box's own sockets. Of the one that is connected to a client elsewhere exactly two calls may be made, and they come first of all, because
+// they are made for each of its calls: recvfrom() and sendto() without an address and without any flag but MSG_DONTWAIT.
 #include "box/inside/filter.hpp"
 
 #include <linux/audit.h>
@@ -33,7 +33,7 @@ constexpr std::uint32_t native_arch = AUDIT_ARCH_AARCH64;
 #endif
 
 constexpr int plain_calls[] = {
-    SYS_futex, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_sched_yield, SYS_brk, SYS_munmap, SYS_madvise, SYS_getpid, SYS_gettid,
+    SYS_futex, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_sched_yield, SYS_brk, SYS_munmap, SYS_getpid, SYS_gettid,
     SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_nanosleep, SYS_clock_nanosleep,
     SYS_set_tid_address, SYS_set_robust_list, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_sigaltstack, SYS_getrandom, SYS_close, SYS_uname,
     SYS_sched_getaffinity, SYS_getcpu, SYS_restart_syscall,
@@ -47,11 +47,11 @@ constexpr int plain_calls[] = {
 // By number in the i386 table: what a static 32-bit program of a judged run asks for.
 constexpr int narrow_calls[] = {1 /* exit */, 252 /* exit_group */, 45 /* brk */, 91 /* munmap */, 243 /* set_thread_area */, 258 /* set_tid_address */,
     173 /* rt_sigreturn */, 174 /* rt_sigaction */, 175 /* rt_sigprocmask */, 20 /* getpid */, 224 /* gettid */, 265 /* clock_gettime */,
-    403 /* clock_gettime64 */, 78 /* gettimeofday */, 13 /* time */, 122 /* uname */, 219 /* madvise */, 355 /* getrandom */, 311 /* set_robust_list */,
+    403 /* clock_gettime64 */, 78 /* gettimeofday */, 13 /* time */, 122 /* uname */, 355 /* getrandom */, 311 /* set_robust_list */,
     386 /* rseq */};
 constexpr int narrow_read[] = {3 /* read */, 145 /* readv */};
 constexpr int narrow_write[] = {4 /* write */, 146 /* writev */};
-constexpr int narrow_mmap2 = 192, narrow_mprotect = 125, narrow_fstat64 = 197;
+constexpr int narrow_mmap2 = 192, narrow_mprotect = 125, narrow_fstat64 = 197, narrow_madvise = 219;
 
 constexpr std::uint32_t at_number = offsetof(seccomp_data, nr);
 constexpr std::uint32_t at_arch = offsetof(seccomp_data, arch);
@@ -88,6 +88,11 @@ public:
     void refuse_unless(int argument, std::uint32_t value, std::uint32_t action) noexcept {
         load(low(argument));
         add(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0);
+        give(action);
+    }
+    void refuse_value(int argument, std::uint32_t value, std::uint32_t action) noexcept {
+        load(low(argument));
+        add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
         give(action);
     }
     void refuse_unless_within(int argument, std::uint32_t least, std::uint32_t most, std::uint32_t action) noexcept {
@@ -140,6 +145,16 @@ void memory_calls(Assembler& a, int map, int protect, bool files) noexcept {
     a.end_call(block);
 }
 
+// What says how the box's own memory will be used. Not what takes pages of files away, merges them with those of others or pushes them out of
+// memory: input buffers have the same pages in all sessions.
+void advice(Assembler& a, int number) noexcept {
+    const std::size_t block = a.begin_call(number);
+    a.refuse_unless_within(2, 0, 23 /* MADV_POPULATE_WRITE */, deny);
+    for (const std::uint32_t refused : {9u /* REMOVE */, 12u /* MERGEABLE */, 20u /* COLD */, 21u /* PAGEOUT */}) a.refuse_value(2, refused, deny);
+    a.give(SECCOMP_RET_ALLOW);
+    a.end_call(block);
+}
+
 void signals_to_self(Assembler& a) noexcept {
     const auto self = static_cast<std::uint32_t>(getpid());
     for (const int number : {static_cast<int>(SYS_tgkill), static_cast<int>(SYS_tkill), static_cast<int>(SYS_kill)}) {
@@ -179,6 +194,7 @@ void looks(Assembler& a, BoxKind kind) noexcept {
     a.refuse_unless(3, 0, deny);
     a.give(SECCOMP_RET_ALLOW);
     a.end_call(block);
+    advice(a, SYS_madvise);
     signals_to_self(a);
 #if defined(SYS_arch_prctl)
     block = a.begin_call(SYS_arch_prctl);   // ARCH_SET_GS … ARCH_GET_GS, ARCH_GET_XCOMP_SUPP … ARCH_REQ_XCOMP_PERM
@@ -216,6 +232,7 @@ void looks(Assembler& a, BoxKind kind) noexcept {
     }
     for (const int number : narrow_calls) a.allow_number(number);
     memory_calls(a, narrow_mmap2, narrow_mprotect, false);
+    advice(a, narrow_madvise);
     for (const int number : narrow_read) one_descriptor(a, number, 0, 0);
     for (const int number : narrow_write) one_descriptor(a, number, 1, 2);
     one_descriptor(a, narrow_fstat64, 0, 2);

@@ -104,12 +104,19 @@ static int64_t act(const duck_t *duck, const uint64_t *a, uint64_t bytes, uint32
         for (uint64_t i = core; i < duck->ib_bytes / 8; i += duck->cores) sum += words[i];
         return copy(duck, &sum, 8);
     }
-    case act_forge: {
+    case act_pretend: {
         volatile uint64_t *page = (volatile uint64_t *)a[1];
         page[a[2] / 8] = page[4096 / 8];
         for (;;) __asm__ volatile("pause");
     }
     case act_steal: return steal(duck, a[1]);
+    case act_forge: {
+        volatile uint64_t *answer = (volatile uint64_t *)a[1], *ask = (volatile uint64_t *)a[2];
+        for (const uint64_t result = a[3];;) {
+            answer[1] = result;
+            answer[0] = ask[0];
+        }
+    }
     }
     return -1000;
 }

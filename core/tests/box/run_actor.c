@@ -57,6 +57,14 @@ void act(const long *stack) {
     }
     case 'w': for (int i = 0; i < 64; ++i) call3(1, 1, (long)buffer, sizeof buffer); leave(0);  /* 4 MiB of output */
     case 'E': call3(1, 2, (long)"oops", 4); leave(0);
+    case 'S': call3(62, call3(39, 0, 0, 0), 19, 0); for (;;) __asm__ volatile("" ::: "memory");   /* stops itself */
+    case 'B': {                                                                              /* blocks what can be blocked, and loops */
+        static const long all[1] = {-1};
+        register long r10 __asm__("r10") = 8;
+        long result;
+        __asm__ volatile("syscall" : "=a"(result) : "a"(14), "D"(0), "S"(all), "d"(0), "r"(r10) : "rcx", "r11", "memory");
+        for (;;) __asm__ volatile("" ::: "memory");
+    }
     case 'f': leave(call3(57, 0, 0, 0) == -38 ? 38 : 1);                                    /* fork */
     case 'p': leave(call3(41, 2, 1, 0) == -38 ? 38 : 1);                                    /* socket */
     }

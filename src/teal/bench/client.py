@@ -110,7 +110,8 @@ class Client:
         self._address: str = config["address"]
         self._core: int = config["core"]
         self._server_core: int = config["server_core"]
-        self._host = import_module(self._subject).connect(self._address)
+        settings = {"idle": config["idle"]} if "idle" in config else {}
+        self._host = import_module(self._subject).connect(self._address, **settings)
 
     def _identity(self, way: Callable[[Any, Any], lane.Variant], nbytes: int) -> lane.Variant:
         model = self._host.model(IDENTITY)
@@ -181,7 +182,8 @@ def attach(subject: str, address: str) -> int:
 
 
 def client(config: dict[str, Any]) -> lane.Contender:
-    """config: subject, address, core, server_core; once: only attach, and say how long it took."""
+    """config: subject, address, core, server_core; idle: how long its calls spin; once: only attach, and say how long
+    it took."""
     if config.get("once"):
         elapsed = attach(config["subject"], config["address"])
         return lane.Contender(questions={"attach": lambda: elapsed})
@@ -189,7 +191,7 @@ def client(config: dict[str, Any]) -> lane.Contender:
     return lane.Contender(
         variants=own.variants(),
         questions={"core": own.core_times, "copies": own.copies},
-        note="another process, default idle",
+        note=f"another process, {'idle ' + config['idle'] if 'idle' in config else 'default idle'}",
     )
 
 

@@ -1,7 +1,8 @@
 """A client that uses all of its quota at once: ``python -m teal.bench.flood ADDRESS MODEL REQUESTS CORE``.
 
 It submits its requests behind an event, so that they wait on the host's side and need no core of ours, says "filled",
-and lets them go when it reads a line. Then it sleeps until the last one has ended and says "drained", again and again.
+and lets them go when it reads a line. Then it sleeps, without spinning on the core that the victim needs, until the
+last one has ended, and says "drained", again and again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import teal
 def main(argv: list[str]) -> int:
     address, name, requests, core = argv[1], argv[2], int(argv[3]), int(argv[4])
     os.sched_setaffinity(0, {core})
-    with teal.connect(address) as host:
+    with teal.connect(address, idle=0) as host:
         model = host.model(name)
         x = np.zeros((1, 64), np.float32)
         while sys.stdin.readline():

@@ -49,8 +49,8 @@ FULL = Plan(
     fast=500,
     slow=60,
     warm=60,
-    rounds=6,
-    turns=16,
+    rounds=12,
+    turns=8,
     large=4,
     attaches=30,
     copies=500,
@@ -103,8 +103,7 @@ class Ground:
         """Starts the host. Raises LaneError where Teal does not start."""
         with self._stack:
             self.folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-bench-"))
-            config = {"subject": self.subject, "worker_core": self.cores.worker}
-            self.host = self._stack.enter_context(self.own.lane("teal.bench.host", config))
+            self.host = self._stack.enter_context(self.new_host())
             self.address = str(self.host.ask("address"))
             self._stack = self._stack.pop_all()
         return self
@@ -112,14 +111,19 @@ class Ground:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def load(self, name: str, source: str | Path) -> None:
-        self.host.ask("load", name=name, source=str(source))
+    def new_host(self) -> Lane:
+        """A host with a worker of its own. Raises LaneError."""
+        return self.own.lane("teal.bench.host", {"subject": self.subject, "worker_core": self.cores.worker})
 
-    def client(self, **more: Any) -> Lane:
-        """A new client of Teal on its core. Raises LaneError."""
-        config = {"subject": self.subject, "address": self.address, "core": self.cores.client}
+    def load(self, name: str, source: str | Path, host: Lane | None = None) -> None:
+        (host or self.host).ask("load", name=name, source=str(source))
+
+    def client(self, host: Lane | None = None, **more: Any) -> Lane:
+        """A new client of Teal on its core; of another host than the one that is always here. Raises LaneError."""
+        served_by = host or self.host
+        config = {"subject": self.subject, "address": str(served_by.ask("address")), "core": self.cores.client}
         lane = self.own.lane("teal.bench.client", config | {"server_core": self.cores.worker} | more)
-        lane.served_by = self.host
+        lane.served_by = served_by
         return lane
 
     def in_process(self, environment: Environment, kinds: Mapping[str, Path]) -> Lane:

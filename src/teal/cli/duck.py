@@ -10,6 +10,7 @@ _COMMANDS = {
     "serve": "duck_serve",
     "cc": "duck_cc",
     "run": "duck_run",
+    "put": "duck_put",
     "ls": "duck_ls",
     "info": "duck_info",
     "stat": "duck_stat",

@@ -30,6 +30,8 @@ log = logging.getLogger("teal.duck")
 @click.option("--name", default="default", show_default=True, metavar="NAME", help="Name among your ducks here.")
 @click.option("--listen", metavar="HOST:PORT", help="For clients of other machines too, UDP and TCP. Port 0: any.")
 @click.option("--key-file", metavar="FILE", help="Key that they need; beyond loopback it must be given.")
+@click.option("--multicast", metavar="ADDRESS", help="Take data that is sent to many ducks at once, by the interface "
+              "with this IPv4 address (teal.duck.Group).")  # fmt: skip
 @click.option("--idle", default="10ms", show_default=True, metavar="TIME", help="Polls so long after the last call.")
 @click.option("--memory", callback=options.nbytes, metavar="SIZE", help="Most memory for all [default: what is free]")
 @click.option("--reserve", default="512M", show_default=True, callback=options.nbytes, metavar="SIZE",
@@ -59,6 +61,7 @@ def command(
     name: str,
     listen: str | None,
     key_file: str | None,
+    multicast: str | None,
     idle: str,
     memory: int | None,
     reserve: int,
@@ -100,6 +103,7 @@ def command(
         name,
         listen=listen,
         key_file=key_file,
+        multicast=multicast,
         idle=idle,
         memory=memory,
         reserve=reserve,

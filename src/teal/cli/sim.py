@@ -30,6 +30,7 @@ _MOST_SHOWN = 20  # failing seeds with all that they say
 @click.option("--policy", "policies", multiple=True, metavar="POLICY", help="The same; may be repeated.")
 @click.option("--compare", is_flag=True, help="The policies that are named, side by side (as without this word).")
 @click.option("--workers", default=16, show_default=True, metavar="N", help="1 to 65536.")
+@click.option("--agents", default=1, show_default=True, metavar="N", help="1 to 4 that the pool is dealt out to.")
 @click.option("--load", default=0.7, show_default=True, metavar="SHARE", help="Of what the workers can do.")
 @click.option("--type", "types", multiple=True, metavar="NAME:share=…,mean=…", help=_TYPE)
 @click.option("--requests", default=100_000, show_default=True, metavar="N", help="How many come.")
@@ -68,13 +69,14 @@ def command(
       teal sim --compare fifo edf shinjuku --load 0.75 --plot load.svg
       teal sim ./mine.py:Mine --faults all --json
       teal sim --policy ./mine.py:Mine --seeds 1-2000
+      teal sim fifo --agents 3 --seeds 1-2000
     """
     del compare
     chosen = [*policies, *named] or ["fifo"]
     spec = _spec(how)
     if seeds is not None:
         given = {name for name in how if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-        _hunt(chosen, _seeds(seeds), spec if given - {"seed"} else None, as_json)
+        _hunt(chosen, _seeds(seeds), spec if given - {"seed", "agents"} else None, spec.agents, as_json)
         return
     results = [_one(policy, spec, as_json) for policy in chosen]
     if plot is not None:
@@ -96,7 +98,7 @@ def _spec(how: dict[str, Any]) -> Spec:
     """What the options say. Raises InvalidArgument, NotFound."""
     from teal.sim import Faults, Spec, Trace, Type
 
-    fields: dict[str, Any] = {name: how[name] for name in ("workers", "load", "requests", "seed")}
+    fields: dict[str, Any] = {name: how[name] for name in ("workers", "agents", "load", "requests", "seed")}
     if how["types"]:
         fields["types"] = [Type.parse(text) for text in how["types"]]
     if how["trace"] is not None:
@@ -130,14 +132,16 @@ def _seeds(text: str) -> range:
                              param_hint="--seeds")  # fmt: skip
 
 
-def _hunt(policies: list[str], seeds: range, spec: Spec | None, as_json: bool) -> None:
+def _hunt(policies: list[str], seeds: range, spec: Spec | None, agents: int, as_json: bool) -> None:
     from teal.sim import hunt
 
     documents, failed = [], 0
     for policy in policies:
         start = time.perf_counter()
         with draw.progress(policy, silent=as_json) as say:
-            totals, bad = _tally(hunt(policy, seeds, spec), len(seeds), lambda words, p=policy: say(f"{p}: {words}"))
+            totals, bad = _tally(
+                hunt(policy, seeds, spec, agents=agents), len(seeds), lambda words, p=policy: say(f"{p}: {words}")
+            )
         failed += len(bad)
         took = time.perf_counter() - start
         if as_json:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from teal.sim import Result
 
 _PERCENTILES = (50.0, 99.0, 99.9)
-_PLAIN = ("preempted", "yielded", "reruns", "turned_away", "local", "refused", "rescans", "fallbacks", "upgrades")
+_PLAIN = ("preempted", "yielded", "reruns", "turned_away", "local", "taken_over", "refused", "rescans", "fallbacks", "upgrades")
 
 
 def latencies(results: Sequence[Result]) -> Table:

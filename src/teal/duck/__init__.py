@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from teal.duck.duck import Blob
+    from teal.duck.group import Group
     from teal.duck.server import Server
 
-__all__ = ["Server"]
+__all__ = ["Blob", "Group", "Server"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +21,12 @@ def __getattr__(name: str) -> Any:
         from teal.duck.server import Server
 
         return Server
+    if name == "Group":
+        from teal.duck.group import Group
+
+        return Group
+    if name == "Blob":
+        from teal.duck.duck import Blob
+
+        return Blob
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

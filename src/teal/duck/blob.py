@@ -10,11 +10,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from teal import _core
+from teal.duck.proof import Proof
 from teal.errors import InvalidArgument, QuotaExceeded
 from teal.host.repository import SEALS
 
@@ -31,12 +34,22 @@ class Blob:
     nbytes: int
     fd: int
     users: int = 0  # sessions that have it mapped, and whoever is reading it
+    proof: Proof | None = None  # not None: nobody knows yet whether that is its digest
     _open: bool = field(default=True, repr=False)
 
     @property
     def held(self) -> int:
         """Bytes of memory: whole pages."""
         return pages(self.nbytes)
+
+    @contextmanager
+    def view(self) -> Iterator[mmap.mmap | bytes]:
+        """Its bytes, mapped for reading."""
+        if self.nbytes == 0:
+            yield b""
+            return
+        with mmap.mmap(self.fd, self.nbytes, mmap.MAP_SHARED, mmap.PROT_READ) as data:
+            yield data
 
     def close(self) -> None:
         if self._open:

@@ -2,7 +2,7 @@
 
 Theory of operation: those used least recently leave memory first; what a session has mapped stays. On disk (shelf.py)
 is whatever arrived, so that what left memory, or was there before a restart, comes back without crossing the wire
-again.
+again. A blob whose digest is still being computed (proof.py) is its sender's; others wait until it is known.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from teal.duck.blob import Blob
+from teal.duck.owner import Owner
+from teal.duck.proof import Proof
 from teal.duck.shelf import Shelf
 from teal.errors import NotFound, QuotaExceeded
 
@@ -52,13 +54,15 @@ class Cache:
         self._bytes = 0
         self._hits = self._misses = self._stored = self._evicted = 0
 
-    def has(self, digest: str) -> bool:
+    def has(self, digest: str, owner: Owner | None = None) -> bool:
         """In memory or on disk."""
+        self._wait_for_proof(digest, owner)
         with self._guard:
             return digest in self._blobs or self._shelf.has(digest)
 
-    def use(self, digest: str) -> Blob:
+    def use(self, digest: str, owner: Owner | None = None) -> Blob:
         """The blob, which stays until ``release``. Raises NotFound, QuotaExceeded."""
+        self._wait_for_proof(digest, owner)
         with self._guard:
             found = self._blobs.get(digest)
             if found is not None:
@@ -78,8 +82,32 @@ class Cache:
         with self._guard:
             kept = self._put(blob)
             self._stored += 1
-        self._shelf.store(kept)
+        if kept.proof is None:
+            self._shelf.store(kept)
+        elif kept.proof.known:  # in the meantime
+            self.proven(kept.digest, kept.proof)
         return kept
+
+    def proven(self, digest: str, proof: Proof) -> None:
+        """What was in doubt is everybody's now, or was no such thing and goes, whoever has it."""
+        with self._guard:
+            blob = self._blobs.get(digest)
+            if blob is None or blob.proof is not proof:
+                return
+            if not proof.good:
+                self._drop(blob)
+                return
+            blob.proof = None
+            blob.users += 1
+        self._shelf.store(blob)
+        self.release(blob)
+
+    def _wait_for_proof(self, digest: str, owner: Owner | None) -> None:
+        with self._guard:
+            blob = self._blobs.get(digest)
+            proof = None if blob is None else blob.proof
+        if proof is not None and not proof.is_of(owner) and not proof.wait():
+            raise NotFound(f"{self.kind} blob {digest[:16]}… is not what it was called; send it again")
 
     def release(self, blob: Blob) -> None:
         with self._guard:

@@ -182,7 +182,7 @@ class _Build:
         flags = ["-static", "-no-pie", *self.target, "-Wl,-z,max-page-size=4096", "-Wl,--build-id=none"]
         if "-g" not in self.flags:
             flags.append("-Wl,--strip-debug")
-        tail = [flag for flag in self.flags if flag.startswith(("-l", "-L", "-Wl,"))]
+        tail = [flag for flag in self.flags if flag.startswith(("-l", "-L", "-Wl,", "-nostd", "-nostart"))]
         if self.freestanding:
             flags += ["-nostdlib", "-Wl,--gc-sections", "-Wl,-z,noexecstack"]
             tail += self.runtime()
@@ -232,9 +232,9 @@ def compile_program(
     """Compiles C, C++, Rust or Zig to a program that a duck runs, in the file ``target``.
 
     ``abi`` is one of ``ABIS``, ``level`` one of ``LEVELS`` (-O), ``libc`` links a resident program with a libc,
-    ``flags`` go to the compiler of the sources as they are (-l, -L and -Wl to the linker too). Raises NotFound when
-    there is no compiler or no source, InvalidArgument with what the compiler said, and when a duck would not take what
-    came out.
+    ``flags`` go to the compiler of the sources as they are (-l, -L, -Wl and -nostdlib to the linker too). Raises
+    NotFound when there is no compiler or no source, InvalidArgument with what the compiler said, and when a duck would
+    not take what came out.
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     paths = _checked(given, abi, level, libc)

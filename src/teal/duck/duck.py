@@ -20,6 +20,7 @@ from teal._core import Tensor
 from teal.duck import blob as blobs
 from teal.duck import messages
 from teal.duck.key import key_from, read_key
+from teal.duck.lent import Lent
 from teal.duck.link import Link, Near, default_address
 from teal.duck.session import Session
 from teal.duck.shared import Place, Segments, address_of
@@ -167,11 +168,12 @@ class Duck:
         finally:
             os.close(fd)
 
-    def _data(self, x: Any) -> blobs.Blob:
+    def _data(self, x: Any) -> blobs.Blob | Lent:
         if isinstance(x, (str, os.PathLike)):
             return self._file(os.fspath(x))
         try:
-            return blobs.from_bytes(memoryview(x).cast("B"))
+            view = memoryview(x).cast("B")
+            return blobs.from_bytes(view) if self._link.near else Lent(view)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
                 f"{type(x).__name__}: {error}; expected a packed array, bytes or a path", path="$.x"
@@ -197,6 +199,7 @@ class Duck:
         elif what is not None and not isinstance(what, Blob):
             if self._link.near and not isinstance(x, (str, os.PathLike)):
                 mine = self._data(x)
+                assert isinstance(mine, blobs.Blob)  # it is on this machine
                 self._once += 1
                 order.segment, order.once = 1 << 30 | self._once % (1 << 30), True
                 order.nbytes, fd, copied = mine.nbytes, mine.fd, mine.nbytes

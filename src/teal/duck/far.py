@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from teal import _core
 from teal._version import __version__
 from teal.duck import messages
 from teal.duck.blob import Blob
+from teal.duck.lent import Lent
 from teal.duck.link import ANSWER_S
 from teal.errors import InternalError, InvalidArgument, from_core
 from teal.host import wire
@@ -47,17 +48,21 @@ class Far:
             raise from_core(reply.error.kind, reply.error.message)
         return reply.body
 
-    def put(self, kind: str, blob: Blob) -> None:
+    def put(self, kind: str, blob: Blob | Lent) -> None:
         if self.ask(messages.Has(kind, [blob.digest]))[0]:
             with self._counting:
                 self.skipped_bytes += blob.nbytes
             return
-        digest = bytes.fromhex(blob.digest)
-        if blob.nbytes == 0:
-            sent = self._remote.put(digest, b"", int(_PUT_S * 1e9))
-        else:
-            with mmap.mmap(blob.fd, blob.nbytes, mmap.MAP_SHARED, mmap.PROT_READ) as data:
-                sent = self._remote.put(digest, data, int(_PUT_S * 1e9))
+        with blob.view() as data:
+            sent = self._remote.put(bytes.fromhex(blob.digest), data, int(_PUT_S * 1e9))
+        self.put_away(kind, blob, sent)
+
+    @property
+    def remote(self) -> _core.DuckRemote:
+        return self._remote
+
+    def put_away(self, kind: str, blob: Blob | Lent, sent: int) -> None:
+        """Tells what a blob is that has been sent."""
         with self._counting:
             self.sent_bytes += sent
         self.ask(messages.Put(kind, blob.nbytes, blob.digest))
@@ -93,3 +98,18 @@ class Far:
 
     def close(self) -> None:
         self._remote.close()
+
+
+def put_to_all(links: Sequence[Far], kind: str, blob: Blob | Lent, how: tuple[str, str, int, int]) -> tuple[int, int]:
+    """Sends a blob to several by multicast, and to each what it lacks then. Returns the bytes of both.
+
+    how: (group and port, address of the interface, bytes a second, bytes of a datagram).
+    """
+    digest, remotes = bytes.fromhex(blob.digest), [link.remote for link in links]
+    if blob.nbytes == 0:
+        raise InvalidArgument("no bytes, expected one or more", path="$.x")
+    with blob.view() as data:
+        group, sent = _core.duck_put_group(remotes, digest, data, *how, int(_PUT_S * 1e9))
+    for link, one in zip(links, sent, strict=True):
+        link.put_away(kind, blob, one)
+    return group, sum(sent)

@@ -24,6 +24,7 @@ from teal.host.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from teal.duck.blob import Blob
+    from teal.duck.lent import Lent
 
 ANSWER_S = 30.0  # longest wait for the answer to a message, beyond what the message itself may take
 
@@ -40,8 +41,8 @@ class Link(Protocol):
         """The body of the answer. Raises what the duck says, PeerDied, DeadlineExceeded, Closed."""
         ...
 
-    def put(self, kind: str, blob: Blob) -> None:
-        """After this the duck has it."""
+    def put(self, kind: str, blob: Blob | Lent) -> None:
+        """After this the duck has it. Lent: to a duck elsewhere alone."""
         ...
 
     def open(self, message: messages.Open) -> tuple[dict[str, Any], _core.DuckLine]:
@@ -133,7 +134,10 @@ class Near:
             datagram.close()
         return body, taken
 
-    def put(self, kind: str, blob: Blob) -> None:
+    def put(self, kind: str, blob: Blob | Lent) -> None:
+        from teal.duck.blob import Blob
+
+        assert isinstance(blob, Blob)
         if self.ask(messages.Has(kind, [blob.digest]))[0]:
             self.skipped_bytes += blob.nbytes
             return

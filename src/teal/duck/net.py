@@ -24,6 +24,7 @@ from teal import _core
 from teal.duck import messages
 from teal.duck.blob import Blob
 from teal.duck.owner import Owner
+from teal.duck.proof import Proof
 from teal.errors import Busy, InvalidArgument, QuotaExceeded, TealError
 from teal.host import wire
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("teal.duck")
 
-_OPENED, _LOST, _MESSAGE, _BLOB = 1, 2, 3, 4
+_OPENED, _LOST, _MESSAGE, _BLOB, _CHECKED, _WRONG_KEY = 1, 2, 3, 4, 5, 6
 _MOST_WAITING = 64  # messages of one client
 _PAUSE_MS = 100
 _PORT_TRIES = 8
@@ -89,7 +90,7 @@ def _free_port(host: str) -> int:
 class Gate:
     """Open from the start."""
 
-    def __init__(self, server: Server, listen: str, key: bytes | None) -> None:
+    def __init__(self, server: Server, listen: str, key: bytes | None, multicast: str | None) -> None:
         host, port = check_listen(listen, key)
         self._server = server
         at = f"[{host}]" if ":" in host else host
@@ -97,7 +98,7 @@ class Gate:
         for left in reversed(range(_PORT_TRIES)):
             chosen = f"{at}:{port or _free_port(host)}"
             try:
-                self._net = _core.DuckNet(chosen, chosen, key or b"", server.idle_ns, most)
+                self._net = _core.DuckNet(chosen, chosen, key or b"", server.idle_ns, most, multicast or "")
                 break
             except Busy:
                 if port or not left:  # it was given, or somebody is always faster
@@ -149,7 +150,11 @@ class Gate:
         self, kind: int, connection: int, number: int, data: bytes, text: str, digest: bytes, size: int, fd: int
     ) -> None:
         if kind == _BLOB:
-            self._server.arrived(Blob(digest.hex(), size, fd))
+            self._server.arrived(Blob(digest.hex(), size, fd, proof=None if number else Proof(connection)))
+        elif kind == _CHECKED:
+            self._server.checked(digest.hex(), connection, good=bool(number))
+        elif kind == _WRONG_KEY:
+            log.warning("%s: %d packet(s) under a wrong key, the last from there; they are dropped", text, number)
         elif kind == _OPENED:
             peer = _Peer(Owner(text, connection=connection), connection)
             self._peers[connection] = peer

@@ -210,7 +210,7 @@ class Residents:
             self._mapped(resident, 0, 0)
 
     def _map_blob(self, resident: Resident, digest: str) -> None:
-        blob = self._data.use(digest)
+        blob = self._data.use(digest, resident.owner)
         try:
             resident.box.map(messages.digest_key(digest), blob.fd, blob.nbytes)
         except BaseException:

@@ -28,6 +28,7 @@ from teal import _core
 from teal._version import __version__
 from teal.duck import blob as blobs
 from teal.duck import messages
+from teal.duck.arrivals import Arrivals
 from teal.duck.cache import Cache
 from teal.duck.door import Answer, Door
 from teal.duck.journal import Journal
@@ -54,7 +55,6 @@ log = logging.getLogger("teal.duck")
 
 KINDS = ("programs", "data")
 _TICK_S = 0.25  # between looks at what programs have said
-_ARRIVED_S = 60.0  # how long a blob that came over the wire waits to be asked for
 _FILE_SHARE = 1 << 40
 
 
@@ -63,6 +63,7 @@ class Server:
 
     ``name``: of the UNIX socket among this user's ducks; None: a random one. ``listen``: "HOST:PORT" for clients of
     other machines as well, over UDP and TCP; beyond loopback only with ``key`` (64 hexadecimal digits) or ``key_file``.
+    ``multicast``: IPv4 address of the interface by which it takes data that is sent to many ducks at once (group.py).
     ``idle``: how long boxes and the network loop poll after the last call before they sleep. ``memory``: bytes that the
     duck may use [what is free]; the ladder takes a rung that fits (docs/ducks.md). ``cache``: folder for programs and
     data; None: the user's own; False: in memory only. ``sandbox``: process or kvm, of programs that do not ask; with
@@ -80,6 +81,7 @@ class Server:
         listen: str | None = None,
         key: str | None = None,
         key_file: str | os.PathLike[str] | None = None,
+        multicast: str | None = None,
         idle: float | str = "10ms",
         memory: int | None = None,
         reserve: int = RESERVE,
@@ -101,8 +103,8 @@ class Server:
         self.started = time.time()
         self._began = time.monotonic()
         self._pid = os.getpid()
-        self._guard = threading.Lock()  # guards _arrived and _closed
-        self._arrived: dict[str, tuple[float, blobs.Blob]] = {}
+        self._guard = threading.Lock()  # guards _closed
+        self._arrivals = Arrivals()
         self._closed = False
         self.stopped = threading.Event()
         self.journal = Journal()
@@ -115,6 +117,8 @@ class Server:
             from teal.duck.net import check_listen
 
             check_listen(listen, secret)
+        elif multicast is not None:
+            raise InvalidArgument("groups are told of over connections: listen= as well", path="$.multicast")
         address = self.name if self.name.startswith("@") or "/" in self.name else default_address(self.name)
         self._gate: Gate | None = None
         self.hatch: Hatch | None = None
@@ -134,7 +138,7 @@ class Server:
             if listen is not None:
                 from teal.duck.net import Gate
 
-                self._gate = Gate(self, listen, secret)
+                self._gate = Gate(self, listen, secret, multicast)
             if classic is not None:
                 from teal.duck.classic.hatch import Hatch
 
@@ -190,8 +194,7 @@ class Server:
     def _close_quietly(self) -> None:
         if (yards := getattr(self, "yards", None)) is not None:
             yards.close()
-        for _, blob in self._arrived.values():
-            blob.close()
+        self._arrivals.close()
         self.programs.close()
         self.data.close()
         log.removeHandler(self.journal)
@@ -206,12 +209,7 @@ class Server:
         while not self.stopped.wait(_TICK_S):
             self.residents.take_logs()
             self.residents.reap()
-            now = time.monotonic()
-            with self._guard:
-                late = [digest for digest, (since, _) in self._arrived.items() if now - since > _ARRIVED_S]
-                dropped = [self._arrived.pop(digest)[1] for digest in late]
-            for blob in dropped:
-                blob.close()
+            self._arrivals.expire()
 
     # ---- what clients say ------------------------------------------------------------------------------------------
 
@@ -222,9 +220,9 @@ class Server:
                 return self._greet(owner, message), ()
             case messages.Has(kind, digests):
                 cache = self._cache(kind)
-                return [cache.has(digest) for digest in digests], ()
+                return [cache.has(digest, owner) for digest in digests], ()
             case messages.Put():
-                return self._put(message, datagram), ()
+                return self._put(owner, message, datagram), ()
             case messages.Open():
                 return self._open(owner, message)
             case messages.Map():
@@ -283,7 +281,7 @@ class Server:
             raise InvalidArgument(f"{kind[:40]!r}, expected one of {KINDS}", path="$.kind")
         return self.programs if kind == "programs" else self.data
 
-    def _put(self, message: messages.Put, datagram: wire.Datagram) -> str:
+    def _put(self, owner: Owner, message: messages.Put, datagram: wire.Datagram) -> str:
         cache = self._cache(message.kind)
         if datagram.fds:
             fd = datagram.take_fd()
@@ -292,13 +290,12 @@ class Server:
             finally:
                 os.close(fd)
         else:
-            with self._guard:
-                arrived = self._arrived.pop(message.digest or "", None)
-            if arrived is None:
-                if message.digest is not None and cache.has(message.digest):
+            found = self._arrivals.take(owner, message.digest or "")
+            if found is None:
+                if message.digest is not None and cache.has(message.digest, owner):
                     return message.digest
                 raise NotFound(f"{message.kind} blob {(message.digest or '?')[:16]}… did not arrive; send it again")
-            blob = arrived[1]
+            blob = found
         if message.digest is not None and blob.digest != message.digest:
             blob.close()
             raise InvalidArgument(f"the blob's SHA-256 is {blob.digest}, not what was announced", path="$.digest")
@@ -307,12 +304,17 @@ class Server:
         return kept.digest
 
     def arrived(self, blob: blobs.Blob) -> None:
-        """A blob came over the wire, checked; a Put says what it is."""
-        with self._guard:
-            before = self._arrived.pop(blob.digest, None)
-            self._arrived[blob.digest] = (time.monotonic(), blob)
-        if before is not None:
-            before[1].close()
+        """A blob came over the wire; a Put says what it is. ``checked`` follows if it has a proof."""
+        self._arrivals.add(blob)
+
+    def checked(self, digest: str, connection: int, *, good: bool) -> None:
+        """Its SHA-256 is known. If it is another one, its sender's connection has ended."""
+        if (proof := self._arrivals.settle(digest, connection, good=good)) is None:
+            return
+        if not good:
+            log.warning("a blob is not what its SHA-256 says: who sent it is thrown out")
+        for cache in (self.programs, self.data):  # where it may be written to disk, which takes a while
+            threading.Thread(target=cache.proven, args=(digest, proof), name="teal-duck-shelf", daemon=True).start()
 
     def _open(self, owner: Owner, order: messages.Open) -> Answer:
         if (order.sandbox or self.sandbox) == "inline" and not owner.here:

@@ -45,9 +45,8 @@ class PoolSession:
         body, fds = connection.ask(wire.OpenSession(pool))
         self.index: int = body["index"]
         self.limit: int = body["bytes"]
-        self.core = _core.Session(
-            fds[0], self.index, body["epoch"], body["slots"], body["idle_ns"], connection.socket.fileno()
-        )
+        idle_ns = body["idle_ns"] if connection.idle_ns is None else connection.idle_ns
+        self.core = _core.Session(fds[0], self.index, body["epoch"], body["slots"], idle_ns, connection.socket.fileno())
         self.notifier = _core.Notifier(self.core)
         self._registering = threading.Lock()  # guards _models
         self._models: weakref.WeakSet[Model] = weakref.WeakSet()  # whose idle slots may make room for others
@@ -55,6 +54,11 @@ class PoolSession:
         self._leasing = threading.Lock()  # guards _newest
         self._newest: weakref.ref[Lease] | None = None
         self._lent: deque[Future] = deque()  # whose outputs went to other calls
+
+    def raise_idle(self, idle_ns: int) -> None:
+        """A model's callers may spin so long, unless this process has said how long its own do."""
+        if self._connection.idle_ns is None:
+            self.core.raise_idle(idle_ns)
 
     def grow(self, nbytes: int, pages: str = "best") -> None:
         """Adds a region with room for at least ``nbytes`` more. Raises QuotaExceeded."""
@@ -140,8 +144,9 @@ class PoolSession:
 class Connection:
     """The control socket. Raises NotFound when no host is there, VersionMismatch when it is another build."""
 
-    def __init__(self, address: str | None, timeout: float = 5.0) -> None:
+    def __init__(self, address: str | None, timeout: float = 5.0, idle_ns: int | None = None) -> None:
         self.socket, self.address = addresses.connect(address, timeout)
+        self.idle_ns = idle_ns  # longest spin of this process's calls, if it has a wish of its own
         self._mailbox = Mailbox(self.socket)
         self._sending = threading.Lock()
         self._opening = threading.Lock()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MOST_HOMES = 256  # shapes remembered per model
 _MOST_PLACED = 64  # sets of places
 _MOST_CHAINED = 256  # the same of outputs to come: a pipeline has one for each slot that is out in the stage before
+# Idle slots of one set of shapes: what comes in bursts is not bound anew each time. They go when room is short.
+_KEPT, _MOST_KEPT, _KEPT_BYTES = 64, 512, 4 << 20
 _KEPT_PLACED = 8  # idle slots of one set of places
 
 
@@ -156,6 +158,7 @@ class Homes:
     def _planned(self, shapes: Shapes, places: Places, receiving: Places) -> _Home:
         self._check()
         inputs, outputs = self.plans(shapes, places, receiving)
-        keep = _KEPT_PLACED if places or receiving else 64
+        nbytes = plan_bytes(inputs) + plan_bytes(outputs)
+        keep = _KEPT_PLACED if places or receiving else min(max(_KEPT, _KEPT_BYTES // max(nbytes, 1)), _MOST_KEPT)
         core = _core.SlotHome(self._session.core, self._index, self._pinned, inputs, outputs, self._may_spin, keep)
-        return _Home(core, plan_bytes(inputs) + plan_bytes(outputs), shapes)
+        return _Home(core, nbytes, shapes)

@@ -62,7 +62,7 @@ class Model:
         self._positions = {name: i for i, name in enumerate(self._input_names)}
         self._output_names = tuple(spec.name for spec in self._output_specs)
         if (idle := described.get("idle_ns")) is not None:
-            self._session.core.raise_idle(idle)
+            self._session.raise_idle(idle)
         # An engine that uses every core has none left for a caller that spins while it waits.
         may_spin = int(described["threads"]) < (os.cpu_count() or 1)
         self._homes.describe(self._input_specs, self._output_specs, may_spin=may_spin)

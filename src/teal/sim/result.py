@@ -17,7 +17,18 @@ from teal.errors import NotFound
 from teal.sim.faults import NAMES
 
 _COUNTERS = (
-    *("arrived", "done", "cancelled", "expired", "turned_away", "reruns", "preempted", "yielded", "local"),
+    *(
+        "arrived",
+        "done",
+        "cancelled",
+        "expired",
+        "turned_away",
+        "reruns",
+        "preempted",
+        "yielded",
+        "local",
+        "taken_over",
+    ),
     *("events", "messages", "decisions", "moved", "refused", "rescans", "fallbacks", "upgrades", "restarts"),
 )
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -73,7 +84,7 @@ class Result:
         policy, seed: which run it was.
         types: by name.
         counters: arrived, done, cancelled, expired, turned_away; reruns after a worker's death; preempted, yielded;
-            local, that ran in the pool's own order; messages, decisions, refused decisions, moved to another worker;
+            local, that ran in the pool's own order; taken_over, by one of several agents from another; messages, decisions, refused decisions, moved to another worker;
             rescans, fallbacks, upgrades, restarts of the agent; events of the simulation.
         met: how often each fault happened.
         violations: what may never happen: a request lost, run twice, or run after its end. The run ended there.

@@ -37,22 +37,22 @@ def simulate(
     return _run(maker(policy), made.to_core(), progress)
 
 
-def any_run(policy: AnyPolicy, seed: int, *, faults: bool | None = None) -> Result:
+def any_run(policy: AnyPolicy, seed: int, *, faults: bool | None = None, agents: int = 1) -> Result:
     """A short run of anything, by its seed: some workers, some types, a short ring, all faults in nine of ten.
-    ``faults``: always, or never."""
-    return _run(maker(policy), _any(seed, faults), None)
+    ``faults``: always, or never. ``agents``: 1 to 4 that the pool is dealt out to."""
+    return _run(maker(policy), _any(seed, faults, agents), None)
 
 
-def hunt(policy: AnyPolicy, seeds: Iterable[int], spec: Spec | None = None) -> Iterator[Result]:
-    """Runs for many seeds, one after the other: of ``spec``, or of anything (``any_run``). A seed whose result is not
-    ``ok`` gives the same one each time."""
+def hunt(policy: AnyPolicy, seeds: Iterable[int], spec: Spec | None = None, *, agents: int = 1) -> Iterator[Result]:
+    """Runs for many seeds, one after the other: of ``spec``, or of anything (``any_run``) with so many agents. A seed
+    whose result is not ``ok`` gives the same one each time."""
     made = maker(policy)
     for seed in seeds:
-        yield _run(made, _any(seed, None) if spec is None else spec.with_(seed=seed).to_core(), None)
+        yield _run(made, _any(seed, None, agents) if spec is None else spec.with_(seed=seed).to_core(), None)
 
 
-def _any(seed: int, faults: bool | None) -> _core.SimSpec:
-    spec = _core.SimSpec.any_run(argument.whole(seed, 0, 2**64 - 1, "$.seed"))
+def _any(seed: int, faults: bool | None, agents: int = 1) -> _core.SimSpec:
+    spec = _core.SimSpec.any_run(argument.whole(seed, 0, 2**64 - 1, "$.seed"), argument.whole(agents, 1, 4, "$.agents"))
     if faults is not None:
         spec.faults = _core.SimFaults.all() if faults else _core.SimFaults()
     return spec

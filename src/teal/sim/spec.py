@@ -26,6 +26,7 @@ _TIMES = {
     "poll": "poll_ns",
     "watchdog": "watchdog_ns",
     "max_wait": "max_wait_ns",
+    "quantum": "quantum_ns",
     "restart": "restart_ns",
 }
 
@@ -37,6 +38,8 @@ class Spec:
     Attributes:
         types: what is asked for. With a trace: what is to be known of its types beyond their names.
         workers: 1 to 65536.
+        agents: 1 to 4, of which each decides for so many of the workers, and gets a part of the requests; each breaks
+            by itself.
         load: of what the workers can do; above 1 they are asked for more than that. Arrivals are a Poisson process.
         requests: how many come.
         trace: these requests, instead of ``load`` and ``requests``.
@@ -51,11 +54,13 @@ class Spec:
         poll: between looks of the agent while there is something to preempt.
         watchdog: an agent that is silent for so long is put off its seat.
         max_wait: and so is one that lets a request wait so long while a worker idles.
+        quantum: in the pool's own order one leaves its worker after so long while others wait, if it can; 0: it does not.
         restart: until the next agent comes.
     """
 
     types: Sequence[Type] = USUAL
     workers: int = 16
+    agents: int = 1
     load: float = 0.7
     requests: int = 10_000
     trace: Trace | None = None
@@ -71,6 +76,7 @@ class Spec:
     poll: Time = "5us"
     watchdog: Time = "50ms"
     max_wait: Time = "50ms"
+    quantum: Time = 0
     restart: Time = "10ms"
 
     def with_(self, **changes: Any) -> Spec:
@@ -87,6 +93,7 @@ class Spec:
         types = self._types()
         made.types = [each.to_core(f"$.types[{i}]") for i, each in enumerate(types)]
         made.workers = argument.whole(self.workers, 1, 1 << 16, "$.workers")
+        made.agents = argument.whole(self.agents, 1, min(4, made.workers), "$.agents")
         made.load = words.number(self.load, 1e-6, 100, "$.load")
         made.requests = argument.whole(self.requests, 1, 10**9, "$.requests")
         made.faults = argument.one_of(self.faults, Faults, "$.faults", "a teal.sim.Faults").to_core()

@@ -16,14 +16,15 @@ from teal.bench.lanes import LaneError, rival_environment
 from teal.bench.report import Report
 from teal.errors import TealError
 
-from . import calls, idle, inputs, loading, remote, story
+from . import calls, idle, inputs, judging, places, remote, story
 from .stage import FULL, QUICK, Stage
 
 _MODULES: dict[str, ModuleType] = {
     "calls": calls,
     "remote": remote,
     "inputs": inputs,
-    "loading": loading,
+    "loading": places,
+    "judging": judging,
     "story": story,
     "idle": idle,
 }

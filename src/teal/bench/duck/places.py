@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING
 
 from teal import _core
 from teal.bench.lanes import estimate
+from teal.bench.report import Promise
 from teal.duck import cc
 
 if TYPE_CHECKING:
     from .stage import Stage
 
+PROMISES = {
+    "duck.load.first_us": Promise(300, "lower", "µs"),
+    "duck.load.again_us": Promise(10, "lower", "µs"),
+    "duck.load.delta_pages": Promise(2, "lower", "pages"),
+}
 _ROOM = 2 << 20
 
 

@@ -10,6 +10,7 @@ from teal.bench.lanes import Entry, Times, paired_difference, paired_ratio
 from teal.bench.report import Promise
 from teal.bench.rivals import work
 
+from . import cable
 from .stage import Stage
 from .yard import Yard
 
@@ -31,6 +32,7 @@ ROWS = {
 def measure(stage: Stage) -> None:
     """Beside a bare echo in C++; from Python, each route; gRPC and Ray."""
     _bare(stage)
+    _cable(stage)
     group, plan = "64 B over loopback, from Python", stage.plan
     with ExitStack() as stack:
         lane = stage.client(stage.ducks(stage.cores.worker), stack)
@@ -89,3 +91,28 @@ def _append(times: dict[str, Times], found: _core.DuckDirectTimes | _core.DuckEc
     for into, samples in zip(times.values(), (found.bare, found.bare_small, found.call, found.sealed), strict=True):
         if samples:
             into.blocks.append(array("q", samples))
+
+
+def _cable(stage: Stage) -> None:
+    """The same between two network namespaces, where a duck wants a key."""
+    stage.say("bare echo over a cable")
+    group, bar = "64 B over veth, no Python", "duck.call.udp.veth.vs_bare_echo"
+    try:
+        found = cable.measured(
+            "echo",
+            blocks=stage.plan.blocks,
+            calls=stage.plan.fast,
+            bytes=work.SMALL,
+            client_core=stage.cores.client,
+            duck_core=stage.cores.worker,
+        )
+    except cable.NoCable as error:
+        stage.report.absent("veth", group, str(error))
+        stage.report.judge(bar, None, note=str(error))
+        return
+    times = {name: Times(blocks=blocks) for name, blocks in found.items()}
+    notes = ("packets as long as ours", "the program in the loop's own process")
+    for (name, measured), note in zip(times.items(), notes, strict=True):
+        stage.report.add(name, group, measured.all(), note)
+    ratio = paired_ratio(times["call, sealed"], times["bare"])
+    stage.report.judge(bar, ratio.value, se=ratio.se, note="sealed: no duck listens beyond the loopback without a key")

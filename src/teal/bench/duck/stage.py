@@ -61,6 +61,7 @@ class Stage:
                 "echo": self.compiled("echo.c"),
                 "gemv": self.compiled("gemv.c"),
                 "nothing": self.compiled("nothing.c", abi="linux"),
+                "bare": self.compiled("bare.c", "", "-nostdlib", abi="linux"),
             }
             self._stack = self._stack.pop_all()
         return self
