@@ -24,13 +24,12 @@ inline constexpr std::uint64_t patience_ns = 10'000'000'000;
 // A thread that polls a socket and sends back what came.
 class BareEcho {
 public:
-    // `near`, `far`: network namespaces (files) of the caller and of the thread, empty: this one; `host`: the thread's address.
-    explicit BareEcho(int core, const std::string& near = "", const std::string& far = "", const std::string& host = "127.0.0.1") {
+    explicit BareEcho(int core, const std::string& host = "127.0.0.1", const std::string& near = {}, const std::string& far = {}) {
         fd_ = made(far);
         client_ = made(near);
         sockaddr_in here{};
         here.sin_family = AF_INET;
-        if (::inet_pton(AF_INET, host.c_str(), &here.sin_addr) != 1) throw Error(Code::invalid_argument, "bare echo: \"" + host + "\" is no IPv4 address");
+        if (::inet_pton(AF_INET, host.c_str(), &here.sin_addr) != 1) throw Error(Code::invalid_argument, "duck echo: \"" + host + "\" is no IPv4 address");
         socklen_t size = sizeof here;
         if (fd_ < 0 || client_ < 0 || ::bind(fd_, reinterpret_cast<sockaddr*>(&here), sizeof here) != 0 ||
             ::getsockname(fd_, reinterpret_cast<sockaddr*>(&here), &size) != 0 || ::connect(client_, reinterpret_cast<sockaddr*>(&here), sizeof here) != 0)

@@ -88,7 +88,7 @@ DuckEchoTimes measure_duck_echo(const DuckEchoSpec& spec) {
     if (spec.calls == 0 || spec.calls > most_calls || spec.bytes < 4 || spec.bytes > 900)
         throw Error(Code::invalid_argument, "duck echo: " + std::to_string(spec.calls) + " calls of " + std::to_string(spec.bytes) + " bytes, expected 1 to 10000000 of 4 to 900");
     const OnCore here(spec.client_core);
-    BareEcho echo(spec.duck_core, spec.near, spec.far, spec.host);
+    BareEcho echo(spec.duck_core, spec.host, spec.near, spec.far);
     Pair sealed(spec, true);
     std::optional<Pair> plain;  // without a key nobody listens beyond the loopback
     if (spec.host.starts_with("127.")) plain.emplace(spec, false);

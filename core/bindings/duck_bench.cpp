@@ -25,7 +25,6 @@ void bind_duck_bench(nb::module_& m) {
         nb::arg("host") = "127.0.0.1", nb::call_guard<nb::gil_scoped_release>(),
         "Round trips in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key; over the loopback, or "
         "between two network namespaces (files such as /run/netns/NAME), the duck at `host`.");
-    nb::class_<BlobRates>(m, "BlobRates").def_ro("there", &BlobRates::there).def_ro("checked", &BlobRates::checked);
     nb::class_<DuckDirectTimes>(m, "DuckDirectTimes")
         .def_ro("bare", &DuckDirectTimes::bare)
         .def_ro("bare_small", &DuckDirectTimes::bare_small)
@@ -39,6 +38,7 @@ void bind_duck_bench(nb::module_& m) {
         nb::arg("yard"), nb::arg("sealed").none(), nb::arg("program"), nb::arg("calls") = 20'000, nb::arg("bytes") = 64, nb::arg("client_core") = 0,
         nb::arg("box_core") = 1, nb::call_guard<nb::gil_scoped_release>(),
         "The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.");
+    nb::class_<BlobRates>(m, "BlobRates").def_ro("there", &BlobRates::there).def_ro("checked", &BlobRates::checked);
     nb::class_<DuckBlobRates>(m, "DuckBlobRates")
         .def_ro("bare_udp", &DuckBlobRates::bare_udp)
         .def_ro("bare_tcp", &DuckBlobRates::bare_tcp)

@@ -217,7 +217,8 @@ void Yard::State::hear(const ZygoteMessage& message, Descriptor pidfd, Descripto
         if (session) session->finish(message.status, false);
         return;
     }
-    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket), {}};
+    Spare made{message.pid, pidfd ? pid_of(pidfd.get()) : 0, std::move(pidfd), std::move(socket), {}, {}};
+    if (message.kind == BoxKind::resident && groups) made.group = groups->hold(made.pid);
     std::shared_ptr<const BoxMemory> seen;
     if (message.kind != BoxKind::resident && made.pid != 0) {
         made.pages = open_pages(made.pid);

@@ -88,9 +88,12 @@ void Session::State::finish(int status, bool lost) noexcept {
             ending = {Fate::refused, WEXITSTATUS(status)};   // by its own word, which nothing but the wording depends on
         } else if (WIFEXITED(status)) {
             ending = {closing ? Fate::closed : Fate::exited, WEXITSTATUS(status)};
+        } else if (WTERMSIG(status) == SIGKILL && box.group.ran_out_of_memory()) {
+            ending = {Fate::memory, 0};
         } else {
             ending = {Fate::killed, WTERMSIG(status)};
         }
+        box.group.remove();
         finished = true;
         fate->detail = ending.detail;
         fate->fate.store(static_cast<std::uint32_t>(ending.fate), std::memory_order_release);   // SYNC: pairs with the acquire in read_fate()

@@ -24,6 +24,8 @@ constexpr std::uint64_t page = 4096;
 constexpr int future_write = 0x10;                          // F_SEAL_FUTURE_WRITE
 constexpr std::uint64_t own_data_bytes = 8u << 20;          // what the box itself may need of its data limit
 constexpr std::uint64_t own_space_bytes = 256u << 20;       // its libraries and our mappings
+constexpr std::uint64_t group_slack_bytes = 32u << 20;      // page tables, and what its libraries and a guest's machine take
+constexpr std::uint64_t group_slack_tasks = 8;              // of a guest
 constexpr std::uint64_t no_limit = ~std::uint64_t{0};
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
@@ -196,6 +198,7 @@ Yard::Yard(YardOptions options) : state_(std::make_shared<State>()) {
     state_->wanted[static_cast<std::uint32_t>(BoxKind::resident)] = state_->options.spares;
     if (::access(state_->options.program.c_str(), X_OK) != 0)
         throw Error(Code::not_found, system_message(("teal-box at " + state_->options.program).c_str(), errno));
+    if (state_->options.groups) state_->groups = std::make_unique<CgroupHome>();
     state_->nothing.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
     state_->wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!state_->wake) throw Error(Code::internal_error, system_message("eventfd", errno));
@@ -248,7 +251,9 @@ std::shared_ptr<Session> Yard::open(const SessionOrder& order) {
     state_->nudge();   // it ticks while there are sessions
     try {
         const int fds[3] = {order.image.fd, session->control.get(), order.direct.fd};
-        send_become(session->box, become_message(order, session->facts), order.image, std::span(fds).first(session->direct ? 3 : 2));
+        const BecomeMessage message = become_message(order, session->facts);
+        session->box.group.limit({message.data_limit + group_slack_bytes, order.cores + group_slack_tasks, order.cores});
+        send_become(session->box, message, order.image, std::span(fds).first(session->direct ? 3 : 2));
         const std::uint64_t limit = start + order.start_limit_ns;
         await_became(*session, limit);
         const std::uint64_t now = now_ns();
@@ -300,7 +305,8 @@ std::vector<Guard> Yard::report() const {
     guards.push_back({"seccomp", h.seccomp == 0 && h.no_new_privileges == 0, h.seccomp == 0 ? "allow-list" : words(h.seccomp)});
     guards.push_back({"landlock", h.landlock > 0, h.landlock > 0 ? "version " + std::to_string(h.landlock) : words(-h.landlock)});
     guards.push_back({"fixed addresses", h.fixed_addresses != 0, h.fixed_addresses != 0 ? "boxes are the same every time" : "personality() is not allowed here"});
-    guards.push_back({"cgroup", false, "not used: memory and processes are limited for each box by itself, and a yard that is killed could not remove its groups"});
+    if (state_->groups) guards.push_back({"cgroup", state_->groups->usable(), state_->groups->why()});
+    else guards.push_back({"cgroup", false, "not asked for"});
     guards.push_back({"out-of-memory order", h.oom == 0, h.oom == 0 ? "boxes go first" : words(h.oom)});
     return guards;
 }

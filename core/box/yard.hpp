@@ -28,6 +28,7 @@ struct YardOptions {
     std::uint64_t tick_ns = 20'000'000;
     std::uint64_t zygote_limit_ns = 10'000'000'000;  // how long a zygote may take to start or to answer
     bool demand_seccomp = true;         // false: works without (says so in report()). For machines that offer nothing, and trusted programs.
+    bool groups = true;                 // cgroups, where they are delegated
     bool namespaces = true;             // false: as if there were none (tests)
 };
 

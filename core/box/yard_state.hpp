@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "box/cgroup.hpp"
 #include "box/descriptor.hpp"
 #include "box/message.hpp"
 #include "box/yard.hpp"
@@ -27,6 +28,7 @@ struct Spare {
     std::int32_t inner = 0;     // its pid, as the zygote says it
     std::uint32_t pid = 0;      // as this process would; 0: not known here
     Descriptor pidfd, socket;
+    Cgroup group;               // of a box for sessions, where groups can be made
     Descriptor pages;           // its page table (/proc/PID/pagemap), for boxes of runs
 };
 
@@ -87,6 +89,7 @@ struct Session::State {
 
 struct Yard::State : std::enable_shared_from_this<Yard::State> {
     YardOptions options;
+    std::unique_ptr<CgroupHome> groups;   // null: not wanted. The yard's thread makes spots there
     std::uint32_t owner = 0;        // the process that made the yard
     std::thread thread;
     Descriptor nothing;             // /dev/null

@@ -199,7 +199,7 @@ void goes_past_the_duck(const Loaded& actor, bool sealed) {
     line.session.reset();
 }
 
-void loses_nothing_and_repeats_nothing(const Loaded& actor, bool sealed) {
+void test_nothing_is_lost_or_runs_twice(const Loaded& actor, bool sealed) {
     Line line(actor, sealed);
     std::uint64_t count = line.warm();
     line.relay.loss.store(0.2);
@@ -211,7 +211,7 @@ void loses_nothing_and_repeats_nothing(const Loaded& actor, bool sealed) {
 }
 
 // What came before comes again, and what was never sent comes too: nothing runs twice, nothing else runs, and the client sees its own answers.
-void takes_no_strangers(const Loaded& actor, bool sealed) {
+void test_strangers_are_dropped(const Loaded& actor, bool sealed) {
     Line line(actor, sealed);
     std::uint64_t count = line.warm();
     for (int i = 0; i < 20; ++i) CHECK(line.count_is(++count));
@@ -299,7 +299,7 @@ box::Fate fate_of(const CallAnswer& answer) {
     return answer.outcome == duck::Outcome::fate ? static_cast<box::Fate>(static_cast<std::uint64_t>(answer.result) >> 32) : box::Fate::running;
 }
 
-void ends_are_told(const Loaded& actor, bool sealed) {
+void test_ends_are_told(const Loaded& actor, bool sealed) {
     {
         Line line(actor, sealed);
         line.warm();
@@ -401,7 +401,8 @@ void the_socket_takes_two_calls(const Loaded& actor) {
     };
     const std::uint64_t plain = MSG_DONTWAIT;
     CHECK_EQ(result({act_syscall, SYS_sendto, 4, ob, 32, plain, 0, 0}), 32);          // junk to its own client
-    CHECK_EQ(result({act_syscall, SYS_recvfrom, 4, ob, 32, plain, 0, 0}), -EAGAIN);
+    const std::int64_t taken = result({act_syscall, SYS_recvfrom, 4, ob, 32, plain, 0, 0});
+    CHECK(taken == -EAGAIN || taken == 32);   // its own call, sent again on a busy machine
     CHECK_EQ(result({act_syscall, SYS_sendto, 4, ob, 32, plain, ob, 16}), -ENOSYS);   // to somebody else
     CHECK_EQ(result({act_syscall, SYS_sendto, 4, ob, 32, plain, std::uint64_t{1} << 40, 16}), -ENOSYS);
     CHECK_EQ(result({act_syscall, SYS_recvfrom, 4, ob, 32, plain, ob, ob}), -ENOSYS);
@@ -456,11 +457,11 @@ int main() {
     for (const bool sealed : {false, true}) {
         if (sealed && !missing.empty()) continue;
         goes_past_the_duck(actor, sealed);
-        loses_nothing_and_repeats_nothing(actor, sealed);
-        takes_no_strangers(actor, sealed);
+        test_nothing_is_lost_or_runs_twice(actor, sealed);
+        test_strangers_are_dropped(actor, sealed);
         what_does_not_fit_goes_the_other_way(actor, sealed);
         a_cut_path_is_done_without(actor, sealed);
-        ends_are_told(actor, sealed);
+        test_ends_are_told(actor, sealed);
         sleeps_and_wakes(actor, sealed);
     }
     if (missing.empty()) another_sessions_keys_open_nothing(actor);

@@ -226,7 +226,7 @@ void forged_answers_have_a_bound(Yard& yard, const Loaded& actor) {
     order.call_limit_ns = second / 5;
     order.idle_ns = 1'000'000;
     Opened opened = open(yard, order);
-    const Answer answer = opened.call({act_reply, layout::control, offsetof(ControlPage, answer)});
+    const Answer answer = opened.call({act_pretend, layout::control, offsetof(ControlPage, answer)});
     CHECK_EQ(answer.outcome, Outcome::done);
     CHECK(opened.session->wait_ended(20 * second));
     CHECK_EQ(opened.session->ending().fate, Fate::overdue);

@@ -1868,13 +1868,6 @@ def measure_duck_echo(calls: int = 20000, bytes: int = 64, client_core: int = 0,
     Round trips in ns, in one run: a bare C echo of packets as long as ours and of `bytes`, and calls without and with a key; over the loopback, or between two network namespaces (files such as /run/netns/NAME), the duck at `host`.
     """
 
-class BlobRates:
-    @property
-    def there(self) -> list[float]: ...
-
-    @property
-    def checked(self) -> list[float]: ...
-
 class DuckDirectTimes:
     @property
     def bare(self) -> list[int]: ...
@@ -1892,6 +1885,13 @@ def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckPr
     """
     The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.
     """
+
+class BlobRates:
+    @property
+    def there(self) -> list[float]: ...
+
+    @property
+    def checked(self) -> list[float]: ...
 
 class DuckBlobRates:
     @property

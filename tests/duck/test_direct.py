@@ -13,6 +13,7 @@ import teal
 from teal.duck import Server
 from teal.duck.key import make_key
 from teal.duck.session import Session
+from teal.duck.yards import kvm_missing
 
 
 @pytest.fixture(scope="module", params=["clear", "key"])
@@ -123,3 +124,13 @@ def test_a_duck_may_refuse_them(program: Path) -> None:
             assert duck.info()["direct"] is False
         with server.connect() as near, near.open(program) as session:
             session.call(b"c")
+
+
+def test_guests_have_none(far: tuple[Server, str | None], program: Path) -> None:
+    if why := kvm_missing():
+        pytest.skip(why)
+    server, key = far
+    with teal.Duck(server.listening, key=key) as duck, duck.open(program, sandbox="kvm") as session:
+        assert session.indirect == "not with sandbox kvm"
+        assert number(session.call(b"c")) == 1
+        assert session.statistics().direct_calls == 0

@@ -3,9 +3,9 @@
 // can remember the answer and does not run the filter for them; then those with a look at one argument; then the gate (gate.hpp).
 //
 // What the looks refuse: executable memory (mmap, mprotect), shared anonymous and downward growing memory and huge pages (their limits are not the box's),
-// mappings that move (mremap), advice about pages that others have too (madvise), signals to anybody else, messages from anywhere but the box's
-// own sockets. Of the one that is connected to a client elsewhere exactly two calls may be made, and they come first of all, because they are
-// made for each of its calls: recvfrom() and sendto() without an address and without any flag but MSG_DONTWAIT.
+// mappings that move (mremap), advice about pages that others have too (madvise), signals to anybody else, messages from anywhere but the
+// box's own sockets. Of the one that is connected to a client elsewhere exactly two calls may be made, and they come first of all, because
+// they are made for each of its calls: recvfrom() and sendto() without an address and without any flag but MSG_DONTWAIT.
 #include "box/inside/filter.hpp"
 
 #include <linux/audit.h>

@@ -19,6 +19,7 @@
 #include "box/box.hpp"
 #include "box/inside/direct.hpp"
 #include "box/inside/gate.hpp"
+#include "box/inside/inputs.hpp"
 
 namespace teal::box {
 namespace {
@@ -35,10 +36,6 @@ struct alignas(64) GoLine {
 struct alignas(64) BackLine {
     std::atomic<std::uint32_t> left{0};
 };
-struct Ib {
-    std::uint64_t id = 0, bytes = 0;
-    void* address = nullptr;    // null: free
-};
 
 GoLine go;
 BackLine back;
@@ -53,7 +50,6 @@ int order_socket = box_socket;
 bool served = false, cpu_known = false;
 void (*leave)(int) = nullptr;   // of an inline program: where serve() goes instead of back
 std::atomic<std::uint32_t> log_lock{0};
-Ib ibs[most_ibs];
 
 ControlPage* control() noexcept { return reinterpret_cast<ControlPage*>(layout::control); }
 duck_t* duck() noexcept { return reinterpret_cast<duck_t*>(layout::duck); }
@@ -109,62 +105,10 @@ void log(const duck_t*, const char* text, std::uint64_t bytes) {
     log_lock.store(0, std::memory_order_release);   // SYNC: pairs with the exchange above
 }
 
-Ib* ib_of(std::uint64_t id) noexcept {
-    for (Ib& ib : ibs)
-        if (ib.address != nullptr && ib.id == id) return &ib;
-    return nullptr;
-}
-
-int map_ib(const OrderMessage& order, int fd) noexcept {
-    Ib* ib = ib_of(order.id);
-    if (ib == nullptr) {
-        if (fd < 0) return ENOENT;
-        for (Ib& free_one : ibs)
-            if (free_one.address == nullptr) {
-                ib = &free_one;
-                break;
-            }
-        if (ib == nullptr) return ENOSPC;
-        const long at = raw(SYS_mmap, 0, static_cast<long>((order.bytes + page - 1) / page * page), PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
-        if (at < 0 && at > -4096) return static_cast<int>(-at);
-        *ib = {order.id, order.bytes, reinterpret_cast<void*>(at)};
-    }
-    duck()->ib = ib->address;
-    duck()->ib_bytes = ib->bytes;
-    return 0;
-}
-
-// What the caller may do by itself: go over to another one of those that are mapped.
-std::int64_t use_ib(std::uint64_t bytes) noexcept {
-    std::uint64_t id = 0;
-    if (bytes != sizeof id) return -EINVAL;
-    std::memcpy(&id, control()->ask.args, sizeof id);
-    const Ib* ib = id == 0 ? nullptr : ib_of(id);
-    if (id != 0 && ib == nullptr) return -ENOENT;
-    duck()->ib = ib == nullptr ? nullptr : ib->address;
-    duck()->ib_bytes = ib == nullptr ? 0 : ib->bytes;
-    return 0;
-}
-
-int forget_ib(std::uint64_t id) noexcept {
-    Ib* ib = ib_of(id);
-    if (ib == nullptr) return ENOENT;
-    if (duck()->ib == ib->address) {
-        duck()->ib = nullptr;
-        duck()->ib_bytes = 0;
-    }
-    raw(SYS_munmap, reinterpret_cast<long>(ib->address), static_cast<long>((ib->bytes + page - 1) / page * page));
-    ib->address = nullptr;
-    return 0;
-}
-
 int obey(const OrderMessage& order, int fd) noexcept {
     switch (order.op) {
     case OrderOp::map: return map_ib(order, fd);
-    case OrderOp::unmap:
-        duck()->ib = nullptr;
-        duck()->ib_bytes = 0;
-        return 0;
+    case OrderOp::unmap: unmap_ib(); return 0;
     case OrderOp::forget: return forget_ib(order.id);
     case OrderOp::close: closing.store(true, std::memory_order_relaxed); return 0;
     case OrderOp::wake: return 0;
@@ -437,14 +381,13 @@ void begin_inline(void (*left)(int), int socket) noexcept {
 void stop_inline() noexcept { closing.store(true, std::memory_order_relaxed); }
 
 void end_inline() noexcept {
-    for (Ib& ib : ibs)
-        if (ib.address != nullptr) (void)forget_ib(ib.id);
+    forget_ibs();
     raw(SYS_munmap, static_cast<long>(layout::duck), static_cast<long>(page));
 }
 
 void touch_duck() noexcept {
     *const_cast<volatile bool*>(&served) = false;
-    *const_cast<volatile std::uint64_t*>(&ibs[0].id) = 0;
+    touch_ibs();
 }
 
 std::uint32_t cores_waiting() noexcept { return waiting.load(std::memory_order_acquire); }   // SYNC: pairs with fetch_add in serve_core()

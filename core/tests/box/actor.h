@@ -23,7 +23,7 @@ enum {
     act_serve,      /* [program] serve() again */
     act_sum,        /* of the input buffer's words */
     act_steal,      /* [rounds] takes an order off the box's socket itself; its descriptor, and what mapping it writable gave */
-    act_reply,      /* [control page, offset of the answer's seq] answers itself, and goes on for ever */
+    act_pretend,    /* [control page, offset of the answer's seq] answers itself once, and goes on for ever */
     act_forge       /* [answer line, ask line, result] answers whatever is asked with that result, for ever, and never returns */
 };
 

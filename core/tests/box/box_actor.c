@@ -104,7 +104,7 @@ static int64_t act(const duck_t *duck, const uint64_t *a, uint64_t bytes, uint32
         for (uint64_t i = core; i < duck->ib_bytes / 8; i += duck->cores) sum += words[i];
         return copy(duck, &sum, 8);
     }
-    case act_reply: {
+    case act_pretend: {
         volatile uint64_t *page = (volatile uint64_t *)a[1];
         page[a[2] / 8] = page[4096 / 8];
         for (;;) __asm__ volatile("pause");

@@ -87,6 +87,12 @@ def _bare(stage: Stage) -> None:
     stage.report.judge("duck.call.crypto.added_us", added.value, se=added.se, note=where)
 
 
+def _append(times: dict[str, Times], found: _core.DuckDirectTimes | _core.DuckEchoTimes) -> None:
+    for into, samples in zip(times.values(), (found.bare, found.bare_small, found.call, found.sealed), strict=True):
+        if samples:
+            into.blocks.append(array("q", samples))
+
+
 def _cable(stage: Stage) -> None:
     """The same between two network namespaces, where a duck wants a key."""
     stage.say("bare echo over a cable")
@@ -110,9 +116,3 @@ def _cable(stage: Stage) -> None:
         stage.report.add(name, group, measured.all(), note)
     ratio = paired_ratio(times["call, sealed"], times["bare"])
     stage.report.judge(bar, ratio.value, se=ratio.se, note="sealed: no duck listens beyond the loopback without a key")
-
-
-def _append(times: dict[str, Times], found: _core.DuckDirectTimes | _core.DuckEchoTimes) -> None:
-    for into, samples in zip(times.values(), (found.bare, found.bare_small, found.call, found.sealed), strict=True):
-        if samples:
-            into.blocks.append(array("q", samples))
