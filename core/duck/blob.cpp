@@ -129,7 +129,7 @@ void Blobs::expire(std::uint64_t now) {
     }
 }
 
-Hasher::~Hasher() {
+void Hasher::stop() noexcept {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;

@@ -99,11 +99,12 @@ private:
 class Hasher {
 public:
     Hasher() = default;
-    ~Hasher();
+    ~Hasher() { stop(); }
     Hasher(const Hasher&) = delete;
     Hasher& operator=(const Hasher&) = delete;
     void add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix);       // a hint; small ones are not passed on
     void finish(std::shared_ptr<Blob> blob, std::function<void(bool good)> then);  // `then` runs in the hasher's thread
+    void stop() noexcept;  // what is not hashed yet never is
     [[nodiscard]] bool busy() const noexcept { return undone_.load(std::memory_order_relaxed) != 0; }
 
 private:
