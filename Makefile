@@ -47,7 +47,7 @@ build-core: $(STAMP)
 	@$(BIN)/cmake --build build/core -j $(JOBS) | tail -n 1
 
 # gcc's thread sanitizer does not start where vm.mmap_rnd_bits is above 28: setarch -R turns address randomisation off.
-SANITIZE_TSAN := line_test wait_test queue_test request_test pool_test session_test place_test pool_load_test pool_death_test bury_test hostile_test after_test batch_test chain_test direct_test duck_net_test duck_relay_test agent_pool_test agent_hostile_test
+SANITIZE_TSAN := line_test wait_test queue_test request_test pool_test session_test place_test pool_load_test pool_death_test bury_test hostile_test after_test batch_test chain_test direct_test duck_net_test duck_relay_test duck_group_test agent_pool_test agent_hostile_test
 NO_ASLR       := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 sanitize: $(STAMP)

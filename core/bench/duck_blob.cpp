@@ -191,7 +191,7 @@ public:
             NetEvent event;
             if (!net_->next_event(event)) {
                 pollfd wait{net_->event_fd(), POLLIN, 0};
-                if (::poll(&wait, 1, 20'000) == 0) throw Error(Code::deadline_exceeded, "duck blob: a blob of " + std::to_string(data.size()) + " bytes is not checked after 20 s");
+                if (::poll(&wait, 1, 60'000) == 0) throw Error(Code::deadline_exceeded, "duck blob: a blob of " + std::to_string(data.size()) + " bytes is not checked after a minute");
                 continue;
             }
             if (event.fd >= 0) ::close(event.fd);

@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.hpp"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t told_each = 1 << 20;  // bytes: waking the hasher costs more than it would hash of less
 constexpr std::size_t staged_bytes = 128 << 10, long_piece = 32 << 10;
-constexpr int nice_of_hasher = 10;            // a tenth of a CPU that is wanted by others
+constexpr int cores_to_spare = 3;             // with fewer, hashing while a blob comes takes the core that receives it, or the client's
 constexpr int future_write = 0x10;            // F_SEAL_FUTURE_WRITE
 
 }  // namespace
@@ -129,7 +129,7 @@ void Blobs::expire(std::uint64_t now) {
     }
 }
 
-Hasher::~Hasher() {
+void Hasher::stop() noexcept {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
@@ -149,6 +149,11 @@ void Hasher::put(Work&& work) {
 }
 
 void Hasher::add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix) {
+    if (!follows_) {
+        cpu_set_t usable;
+        follows_ = ::sched_getaffinity(0, sizeof usable, &usable) == 0 && CPU_COUNT(&usable) >= cores_to_spare;
+    }
+    if (!*follows_) return;
     if (prefix < blob->told_ + told_each || !blob->flush()) return;  // what cannot be written is found out by the next piece
     blob->told_ = prefix;
     put({blob, prefix, {}});
@@ -158,7 +163,6 @@ void Hasher::finish(std::shared_ptr<Blob> blob, std::function<void(bool)> then) 
 
 void Hasher::run() {
     ::pthread_setname_np(::pthread_self(), "teal-duck-hash");
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice_of_hasher);  // of this thread alone, on Linux
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !work_.empty(); });

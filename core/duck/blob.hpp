@@ -3,9 +3,9 @@
 // Theory of operation. A blob is a memfd that pieces are written into with write(2): for it no page is zeroed or mapped, which costs twice as
 // much, and a duck without memory is told so instead of dying of it. Short pieces are put together first. When all are there, no write is
 // possible any more (arrived()), and whoever sent it may use it: its packets were sealed with his key, or come from this machine. Nobody else
-// sees it before its SHA-256 is right: a thread of its own, the *hasher*, follows what is there without a gap, with less right to the CPU than
-// calls and transfers have. One that stops half way (its peer is gone) waits here under its digest, with the map of what has arrived, until
-// it is asked for again or its time is over.
+// sees it before its SHA-256 is right, which is computed in a thread of its own, the *hasher*: while it comes, where there is a core to spare,
+// else when it is there. One that stops half way (its peer is gone) waits here under its digest, with the map of what has arrived, until it
+// is asked for again or its time is over.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -98,11 +99,12 @@ private:
 class Hasher {
 public:
     Hasher() = default;
-    ~Hasher();
+    ~Hasher() { stop(); }
     Hasher(const Hasher&) = delete;
     Hasher& operator=(const Hasher&) = delete;
     void add(const std::shared_ptr<Blob>& blob, std::uint64_t prefix);       // a hint; small ones are not passed on
     void finish(std::shared_ptr<Blob> blob, std::function<void(bool good)> then);  // `then` runs in the hasher's thread
+    void stop() noexcept;  // what is not hashed yet never is
     [[nodiscard]] bool busy() const noexcept { return undone_.load(std::memory_order_relaxed) != 0; }
 
 private:
@@ -118,6 +120,7 @@ private:
     bool stopping_ = false;
     std::condition_variable changed_;
     std::atomic<unsigned> undone_{0};  // relaxed: a hint
+    std::optional<bool> follows_;        // the loop's: hints are taken
     std::thread thread_;
 };
 

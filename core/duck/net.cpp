@@ -47,6 +47,7 @@ Net::Impl::Impl(NetOptions given) : options(std::move(given)), blobs_(options.mo
 }
 
 Net::Impl::~Impl() {
+    hasher_.stop();  // it tells of blobs as long as it runs
     for (const int fd : {listener, epoll, wake, events})
         if (fd >= 0) ::close(fd);
     for (NetEvent& event : told)

@@ -109,7 +109,7 @@ struct Net::Impl final : PeerHost {
     unsigned quiet_turns_ = 0;
     std::uint64_t wrong_keys_ = 0, next_wrong_key_ = 0;  // packets since the last event of them; when there may be another one
     std::string wrong_key_from_;
-    Hasher hasher_;                               // last: its thread is gone before what it orders here
+    Hasher hasher_;                               // its thread is gone before anything of this is
 };
 
 }  // namespace teal::duck

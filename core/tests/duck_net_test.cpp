@@ -56,7 +56,7 @@ NetOptions listening(bool tcp, std::vector<std::byte> key) {
     return options;
 }
 
-std::shared_ptr<Remote> reach(const Net& net, bool tcp, std::vector<std::byte> key, std::uint64_t dead_after_ns = 2'000'000'000) {
+std::shared_ptr<Remote> reach(const Net& net, bool tcp, std::vector<std::byte> key, std::uint64_t dead_after_ns = 20'000'000'000) {
     RemoteOptions options;
     options.tcp = tcp;
     options.key = std::move(key);
