@@ -152,6 +152,8 @@ TEAL_HOT void Worker::finish(std::uint32_t index, Session* session, Run& run, En
         trace->add(TraceKind::run, ending.ended, piece_began_ != 0 ? piece_began_ : ending.started, index_, index,
                    static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);
     }
+    const std::uint64_t ran = piece_began_ != 0 || ending.started == 0 ? 0 : static_cast<std::uint64_t>(ticks_to_ns(ending.ended - ending.started)) / share;
+    const auto ran_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(ran, UINT32_MAX));
     piece_began_ = 0;
     BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;
     account(record.version_line, join(record.entry.submitted_low, record.entry.submitted_high), bpf_stages, run, ending, share);
@@ -159,6 +161,7 @@ TEAL_HOT void Worker::finish(std::uint32_t index, Session* session, Run& run, En
     line_.record.store(nobody, std::memory_order_relaxed);
     line_.requests.store(line_.requests.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     finished_.push_back(index);
+    ran_ns_.push_back(ran_ns);
 }
 
 // The client first: it is the one who waits, and should we die before the record ends, the host finds that it has its answer.

@@ -104,10 +104,7 @@ std::uint32_t Worker::take_for_others() {
     const bool open = lender_->pool->may_lend(lender_->worker);
     if (finished_.empty() && (!open || !work_ready())) return nobody;
     if (!pool_->enter(patience_ns)) return nobody;
-    if (!finished_.empty()) {
-        pool_->give_back(finished_);
-        finished_.clear();
-    }
+    if (!finished_.empty()) give_back_finished();
     pool_->drain(live_);
     std::uint32_t record = nobody;
     company_.clear();

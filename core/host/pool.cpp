@@ -384,6 +384,20 @@ void Pool::requeue(std::uint32_t index) noexcept {
     let_next(record);
 }
 
+TEAL_HOT void Pool::charge_run(std::uint32_t index, std::uint32_t ran_ns) noexcept {
+    Record& record = memory_->records[index];
+    SessionLine& line = memory_->sessions[record.session];
+    std::uint32_t& cost = memory_->versions[record.version_line].cost_ns;
+    const std::uint32_t ran = std::max(ran_ns, least_cost_ns);
+    // A run that the machine held up for a thousand times as long would cost whoever calls next a thousand turns.
+    const std::int64_t step = static_cast<std::int64_t>(std::min<std::uint64_t>(ran, std::uint64_t{2} * cost)) - cost;
+    cost = cost == 0 ? ran : static_cast<std::uint32_t>(cost + step / 8);
+    if (record.charge == 0 || line.epoch != record.epoch) return;
+    if (ran > record.charge) line.finish += ran - record.charge;
+    else line.finish -= std::min<std::uint64_t>(record.charge - ran, line.finish);
+    record.charge = ran;
+}
+
 TEAL_HOT void Pool::give_back(std::span<const std::uint32_t> records) noexcept {
     for (const std::uint32_t index : records) {
         free_record(index);

@@ -39,6 +39,7 @@ Worker::Worker(std::shared_ptr<Pool> pool, std::uint32_t index, std::optional<Le
     while (seen <= index && !end.compare_exchange_weak(seen, index + 1, std::memory_order_seq_cst)) {}
     line_.state.store(static_cast<std::uint32_t>(WorkerState::starting), std::memory_order_release);
     finished_.reserve(64);
+    ran_ns_.reserve(64);
 }
 
 Worker::~Worker() = default;
@@ -292,12 +293,20 @@ void Worker::run() {
     if (leading_ && pool_->memory().header.leader.compare_exchange_strong(me, 0)) pool_->promote(index_);
 }
 
+// Under the role.
+TEAL_HOT void Worker::give_back_finished() noexcept {
+    for (std::size_t i = 0; i < finished_.size(); ++i)
+        if (ran_ns_[i] != 0) pool_->charge_run(finished_[i], ran_ns_[i]);
+    pool_->give_back(finished_);
+    finished_.clear();
+    ran_ns_.clear();
+}
+
 // The end of the loop: what it has finished goes back, and nothing is to be decided for it any more.
 void Worker::give_up_role() noexcept {
     const bool latched = line_.latched.load(std::memory_order_relaxed) != 0;
     if ((finished_.empty() && !latched && !pool_->seated()) || !pool_->enter(map_patience_ns)) return;
-    pool_->give_back(finished_);
-    finished_.clear();
+    give_back_finished();
     pool_->return_latched(index_);
     pool_->tell_worker(index_, false);
     pool_->leave();
@@ -308,10 +317,7 @@ TEAL_HOT std::uint32_t Worker::take() {
     if (seat_ != nullptr) seat_->prefetch(index_);
     if (!pool_->enter(map_patience_ns)) return nobody;
     if (pool_->seats_changed() != seats_seen_) [[unlikely]] refresh_seat();
-    if (!finished_.empty()) {
-        pool_->give_back(finished_);
-        finished_.clear();
-    }
+    if (!finished_.empty()) give_back_finished();
     pool_->drain(live_);
     const std::uint32_t record = pool_->pick(index_, maps_, resumable());
     company_.clear();

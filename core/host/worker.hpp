@@ -138,6 +138,7 @@ private:
     void tell_wanted(std::bitset<max_versions> wanted);
     void refresh_seat();
     void give_up_role() noexcept;
+    void give_back_finished() noexcept;
     void sleep_leading(std::uint32_t wake_seen);
     void sleep_following(std::uint32_t wake_seen);
     [[nodiscard]] bool work_due() const noexcept;
@@ -225,6 +226,7 @@ private:
     Gatherings gatherings_;
     std::vector<std::uint32_t> company_;     // taken together with the record that take() returned
     std::vector<std::uint32_t> finished_;    // ended records, given back at the next take()
+    std::vector<std::uint32_t> ran_ns_;      // of each; 0: charged by its pieces, or it never ran
     std::vector<std::pair<std::uint32_t, std::uint32_t>> leaving_;  // (session, epoch) dropped while it was served
 
     std::unique_ptr<Preemptor> preemptor_;   // since it was first needed
