@@ -5,6 +5,7 @@
 
 #include "bench/bare_echo.hpp"
 #include "bench/duck_echo.hpp"
+#include "bench/namespace.hpp"
 #include "duck/box_sink.hpp"
 #include "duck/direct.hpp"
 #include "duck/net.hpp"
@@ -21,29 +22,36 @@ constexpr std::uint64_t idle_ns = 2'000'000;   // out of the way while others ar
 // A duck, a client, and a box that answers it.
 class Trio {
 public:
-    Trio(box::Yard& yard, const box::Image& image, bool keyed, int box_core) {
+    Trio(const DuckDirectSpec& spec, bool keyed) {
         NetOptions options;
-        options.udp = "127.0.0.1:0";
+        options.udp = spec.host + ":0";
         options.idle_ns = idle_ns;
         if (keyed) options.key.assign(32, std::byte{42});
-        net_ = std::make_unique<Net>(options);
-        net_->start();
+        {
+            const InNamespace there(spec.far);
+            net_ = std::make_unique<Net>(options);
+            net_->start();  // its thread makes the boxes' sockets
+        }
         RemoteOptions ours;
         ours.key = options.key;
         ours.dead_after_ns = patience_ns;
-        remote_ = Remote::connect("127.0.0.1:" + std::to_string(net_->udp_port()), ours);
+        std::unique_ptr<DirectPath> path;
+        {
+            const InNamespace there(spec.near);
+            remote_ = Remote::connect(spec.host + ":" + std::to_string(net_->udp_port()), ours);
+            path = remote_->direct();
+        }
         NetEvent opened;
         while (!net_->next_event(opened)) ::usleep(100);
-        auto path = remote_->direct();
         const DirectOffer offer = net_->direct(opened.connection, path->port());
         if (!offer.refused.empty()) throw Error(Code::invalid_argument, "direct calls: " + offer.refused);
         box::SessionOrder order;
-        order.image = image;
-        order.pin = {box_core};
+        order.image = spec.image;
+        order.pin = {spec.box_core};
         order.idle_ns = idle_ns;
         order.direct = {offer.fd, offer.id, static_cast<std::uint32_t>(offer.cipher), offer.keys};
         try {
-            box_ = yard.open(order);
+            box_ = (keyed ? spec.sealed : spec.yard)->open(order);
         } catch (...) {
             ::close(offer.fd);
             throw;
@@ -78,13 +86,15 @@ DuckDirectTimes measure_duck_direct(const DuckDirectSpec& spec) {
     if (spec.yard == nullptr || spec.calls == 0 || spec.calls > most_calls || spec.bytes < 4 || spec.bytes > 900)
         throw Error(Code::invalid_argument, "duck direct: " + std::to_string(spec.calls) + " calls of " + std::to_string(spec.bytes) + " bytes, expected 1 to 10000000 of 4 to 900");
     const OnCore here(spec.client_core);
-    BareEcho echo(spec.box_core);
+    BareEcho echo(spec.box_core, spec.host, spec.near, spec.far);
     const std::vector<std::byte> args(spec.bytes, std::byte{1});
-    Trio plain(*spec.yard, spec.image, false, spec.box_core);
-    plain.warm(args);
-    std::unique_ptr<Trio> sealed;
+    std::unique_ptr<Trio> plain, sealed;
+    if (spec.host.starts_with("127.")) {  // without a key nobody listens beyond the loopback
+        plain = std::make_unique<Trio>(spec, false);
+        plain->warm(args);
+    }
     if (spec.sealed != nullptr) {
-        sealed = std::make_unique<Trio>(*spec.sealed, spec.image, true, spec.box_core);
+        sealed = std::make_unique<Trio>(spec, true);
         sealed->warm(args);
     }
     const std::size_t up = sizeof(DirectHead) + sizeof(DirectAsk) + spec.bytes, down = sizeof(DirectHead) + sizeof(DirectAnswer) + spec.bytes;
@@ -97,7 +107,7 @@ DuckDirectTimes measure_duck_direct(const DuckDirectSpec& spec) {
         measure(times.bare_small, count, [&] { echo.turn(spec.bytes, spec.bytes); });
         echo.rest(true);
         settle();
-        measure(times.call, count, [&] { plain.turn(args); });
+        if (plain) measure(times.call, count, [&] { plain->turn(args); });
         settle();
         if (sealed) measure(times.sealed, count, [&] { sealed->turn(args); });
     }

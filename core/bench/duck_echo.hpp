@@ -36,6 +36,8 @@ struct DuckDirectSpec {
     std::uint32_t calls = 20'000;
     std::size_t bytes = 64;
     int client_core = 0, box_core = 1;
+    std::string near = {}, far = {};   // as of DuckEchoSpec
+    std::string host = "127.0.0.1";    // beyond the loopback only sealed calls are measured
 };
 
 struct DuckDirectTimes {

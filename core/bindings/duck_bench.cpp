@@ -32,11 +32,12 @@ void bind_duck_bench(nb::module_& m) {
         .def_ro("sealed", &DuckDirectTimes::sealed);
     m.def(
         "measure_duck_direct",
-        [](box::Yard& yard, box::Yard* sealed, const DuckProgram& program, std::uint32_t calls, std::size_t bytes, int client_core, int box_core) {
-            return measure_duck_direct({&yard, sealed, resident_image(program), calls, bytes, client_core, box_core});
+        [](box::Yard& yard, box::Yard* sealed, const DuckProgram& program, std::uint32_t calls, std::size_t bytes, int client_core, int box_core,
+           const std::string& near, const std::string& far, const std::string& host) {
+            return measure_duck_direct({&yard, sealed, resident_image(program), calls, bytes, client_core, box_core, near, far, host});
         },
         nb::arg("yard"), nb::arg("sealed").none(), nb::arg("program"), nb::arg("calls") = 20'000, nb::arg("bytes") = 64, nb::arg("client_core") = 0,
-        nb::arg("box_core") = 1, nb::call_guard<nb::gil_scoped_release>(),
+        nb::arg("box_core") = 1, nb::arg("near") = "", nb::arg("far") = "", nb::arg("host") = "127.0.0.1", nb::call_guard<nb::gil_scoped_release>(),
         "The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.");
     nb::class_<BlobRates>(m, "BlobRates").def_ro("there", &BlobRates::there).def_ro("checked", &BlobRates::checked);
     nb::class_<DuckBlobRates>(m, "DuckBlobRates")

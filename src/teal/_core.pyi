@@ -1881,7 +1881,7 @@ class DuckDirectTimes:
     @property
     def sealed(self) -> list[int]: ...
 
-def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckProgram, calls: int = 20000, bytes: int = 64, client_core: int = 0, box_core: int = 1) -> DuckDirectTimes:
+def measure_duck_direct(yard: DuckYard, sealed: DuckYard | None, program: DuckProgram, calls: int = 20000, bytes: int = 64, client_core: int = 0, box_core: int = 1, near: str = '', far: str = '', host: str = '127.0.0.1') -> DuckDirectTimes:
     """
     The same with the program in a box that the client calls directly; sealed: a yard whose boxes have libcrypto, or None.
     """

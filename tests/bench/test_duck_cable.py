@@ -11,10 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+import teal
 from teal import _core
 from teal.bench.duck import cable, inputs, remote
 from teal.bench.duck.stage import Stage
 from teal.bench.report import Report
+from teal.duck import cc
 
 
 @pytest.fixture
@@ -60,15 +62,21 @@ def test_a_command_that_fails_says_so() -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_calls_and_blobs_cross_it() -> None:
+def test_calls_and_blobs_cross_it(tmp_path: Path) -> None:
     first, second, *_ = sorted(os.sched_getaffinity(0))
+    program = str(tmp_path / "echo.elf")
     try:
-        echo = cable.measured("echo", blocks=2, calls=20, bytes=64, client_core=first, duck_core=second)
+        cc.compile_program([Path(cable.__file__).with_name("echo.c")], Path(program), abi="teal", level="3")
+    except teal.NotFound as error:
+        pytest.skip(str(error))
+    try:
+        echo = cable.measured("echo", program=program, blocks=2, calls=20, nbytes=64, cores=[first, second])
         blob = cable.measured("blob", bytes=1 << 20, times=2, client_core=first, duck_core=second)
     except cable.NoCable as error:
         pytest.skip(str(error))
-    assert set(echo) == {"bare", "call, sealed"}
+    assert set(echo) == {"bare", "call, sealed", "bare, loop", "call by the loop, sealed"}
     assert [len(block) for block in echo["bare"]] == [20, 20]
+    assert [len(block) for block in echo["call by the loop, sealed"]] == [20, 20]
     assert set(blob) == {"bare UDP", "bare TCP", "UDP, sealed", "TCP, sealed"}
     assert all(rate > 0 for (rates,) in blob.values() for rate in rates)
 
@@ -80,17 +88,25 @@ def test_a_namespace_that_is_none() -> None:
 
 def made_stage(promises: dict[str, Any]) -> Any:
     cores, plan = SimpleNamespace(client=0, worker=1), SimpleNamespace(blocks=2, fast=2, large=2)
-    return SimpleNamespace(report=Report("duck", promises), cores=cores, plan=plan, say=lambda _: None)
+    programs = {"echo": "echo.elf"}
+    return SimpleNamespace(
+        report=Report("duck", promises), cores=cores, plan=plan, programs=programs, say=lambda _: None
+    )
 
 
 def test_rows_and_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"bare": [array("q", [10_000] * 3)] * 2, "call, sealed": [array("q", [12_000] * 3)] * 2}
+    rows = {"bare": 10_000, "call, sealed": 12_000, "bare, loop": 10_000, "call by the loop, sealed": 13_000}
+    found = {name: [array("q", [each] * 3)] * 2 for name, each in rows.items()}
     monkeypatch.setattr(cable, "measured", lambda *_, **__: found)
     stage = made_stage(remote.PROMISES)
     remote._cable(cast(Stage, stage))
     (bar,) = stage.report.bars
     assert (bar.id, bar.value, bar.ok) == ("duck.call.udp.veth.vs_bare_echo", 1.2, True)
-    assert len(stage.report.rows) == 2
+    assert len(stage.report.rows) == 4
+    found["call, sealed"] = [array("q")] * 2  # boxes without libcrypto
+    stage = made_stage(remote.PROMISES)
+    remote._cable(cast(Stage, stage))
+    assert stage.report.bars[0].value == 1.3
 
 
 def test_without_a_cable_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from teal.bench.lanes import LaneError, decode
 from teal.bench.rivals.lane import encode
 from teal.errors import TealError
 
+from .yard import Yard
+
 NETWORK = "10.231.78"
 DUCK = f"{NETWORK}.1"
 _SECONDS = 300.0
@@ -90,13 +92,19 @@ def measured(what: str, **arguments: Any) -> dict[str, list[array[int]]]:
     return {name: [decode(block) for block in blocks] for name, blocks in json.loads(done.stdout).items()}
 
 
-def echo(cable: Cable, blocks: int, **arguments: Any) -> dict[str, list[str]]:
-    """Blocks of measure_duck_echo()."""
-    found: dict[str, list[str]] = {"bare": [], "call, sealed": []}
-    for _ in range(blocks):
-        times = _core.measure_duck_echo(near=cable.near, far=cable.far, host=DUCK, **arguments)
-        found["bare"].append(encode(array("q", times.bare)))
-        found["call, sealed"].append(encode(array("q", times.sealed)))
+def echo(cable: Cable, program: str, blocks: int, calls: int, nbytes: int, cores: list[int]) -> dict[str, list[str]]:
+    """A program's box called directly, and through the duck's loop, in blocks. cores: the client's and the box's."""
+    found: dict[str, list[str]] = {
+        name: [] for name in ("bare", "call, sealed", "bare, loop", "call by the loop, sealed")
+    }
+    client, box = cores
+    place = {"near": cable.near, "far": cable.far, "host": DUCK}
+    with Yard(program) as yard:
+        for _ in range(blocks):
+            direct = yard.direct_times(calls, nbytes, client, box, **place)
+            loop = _core.measure_duck_echo(calls=calls, bytes=nbytes, client_core=client, duck_core=box, **place)
+            for name, times in zip(found, (direct.bare, direct.sealed, loop.bare, loop.sealed), strict=True):
+                found[name].append(encode(array("q", times)))
     return found
 
 

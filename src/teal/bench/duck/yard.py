@@ -34,12 +34,15 @@ class Yard:
         """A session, on one core of its own if `pin` says which. Raises as DuckYard.open."""
         return self._yard.open(self._program, _ORDER | {"cores": 1, "pin": [] if pin is None else [pin]})
 
-    def direct_times(self, calls: int, nbytes: int, client: int, box: int) -> _core.DuckDirectTimes:
-        """Direct calls beside a bare echo, on these two cores; sealed ones too, where boxes can have libcrypto."""
+    def direct_times(self, calls: int, nbytes: int, client: int, box: int, **place: str) -> _core.DuckDirectTimes:
+        """Direct calls beside a bare echo, on these two cores; sealed ones too, where boxes can have libcrypto.
+
+        place: near, far, host, where they are not both here.
+        """
         if self._sealed is None:
             self._sealed = _core.DuckYard(box_program("sealed"), 1)
         sealed = None if self._sealed.refuses_direct(True) else self._sealed
-        return _core.measure_duck_direct(self._yard, sealed, self._program, calls, nbytes, client, box)
+        return _core.measure_duck_direct(self._yard, sealed, self._program, calls, nbytes, client, box, **place)
 
     def __enter__(self) -> Self:
         return self
