@@ -71,7 +71,8 @@ def raw(uptime: float, requests: int, buckets: list[tuple[int, int]], **changes:
     return {
         "address": "@x", "pid": 1, "version": "0", "uptime_s": uptime, "queued": 0, "active": 0, "restarts": 0,
         "failed_with_worker": 0, "run_again": 0,
-        "workers": [{"pid": 2, "pool": "default", "state": "idle", "requests": requests, "sleeps": requests}],
+        "workers": [{"pid": 2, "pool": "default", "state": "idle", "requests": requests, "sleeps": requests,
+             "lent_by": None}],
         "clients": [],
         "pools": [],
         "cache": Cache(None, 1, "off").numbers(),

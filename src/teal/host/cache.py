@@ -134,6 +134,9 @@ class Cache:
         task.add_done_callback(self._writing.discard)
 
     async def _store(self, entry: Entry, snapshot: Snapshot) -> None:
+        if self._closed:  # before this task had its first turn
+            snapshot.close()
+            return
         await asyncio.shield(self._start(self._in_thread_store, entry, snapshot))
 
     async def refuse(self, entry: Entry | None, why: str) -> None:
