@@ -20,6 +20,7 @@
 #include "base/error.hpp"
 #include "box/inside/gate.hpp"
 #include "box/inside/serve.hpp"
+#include "box/inside/thread_pointer.hpp"
 #include "box/yard_state.hpp"
 #include "cpu/clock.hpp"
 #include "queue/wait.hpp"
@@ -45,35 +46,17 @@ void* here[5];                       // where it left our code; one at a time
 int left_status = 0;
 std::uint64_t own_pointer = 0;
 
-std::uint64_t read_pointer() noexcept {
-    std::uint64_t pointer = 0;
-#if defined(__x86_64__)
-    raw(SYS_arch_prctl, 0x1003 /* ARCH_GET_FS */, reinterpret_cast<long>(&pointer));
-#else
-    __asm__ volatile("mrs %0, tpidr_el0" : "=r"(pointer));
-#endif
-    return pointer;
-}
-
-void write_pointer(std::uint64_t pointer) noexcept {
-#if defined(__x86_64__)
-    raw(SYS_arch_prctl, 0x1002 /* ARCH_SET_FS */, static_cast<long>(pointer));
-#else
-    __asm__ volatile("msr tpidr_el0, %0" ::"r"(pointer) : "memory");
-#endif
-}
-
 void come_back(int status) noexcept {
     left_status = status;
-    write_pointer(own_pointer);
+    set_thread_pointer(own_pointer);
     __builtin_longjmp(here, 1);
 }
 
 // Returns what serve() ended with.
 [[gnu::noinline]] int run_program(std::uint64_t entry, std::uint64_t stack, std::uint64_t pointer) noexcept {
-    own_pointer = read_pointer();
+    own_pointer = thread_pointer();
     if (__builtin_setjmp(here) == 0) {
-        write_pointer(pointer);
+        set_thread_pointer(pointer);
         teal_enter(entry, stack, 0);
     }
     return left_status;

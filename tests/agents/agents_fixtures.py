@@ -22,7 +22,7 @@ def odd(name: str, **settings: object) -> str:
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What ``found`` gives once it gives something. No bound: a test that waits for ever fails by its runner's."""
+    """What ``found`` gives once it gives something. No bound of its own: pytest ends a test after ten minutes."""
     while not (value := found()):
         time.sleep(0.005)
     return value

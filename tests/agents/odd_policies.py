@@ -337,14 +337,14 @@ class Pairs(Plain):
 
 
 class Naps(Plain):
-    """Takes 80 ms over the tenth request: longer than a heart may stand still."""
+    """Takes a second over the tenth request: longer than a heart may stand still, seen by however late a watchdog."""
 
     seen = 0
 
     def runnable(self, request: Any) -> None:
         self.seen += 1
         if self.seen == 10:
-            time.sleep(0.08)
+            time.sleep(1)
         super().runnable(request)
 
 

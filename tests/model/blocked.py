@@ -26,6 +26,7 @@ from .operation import (
     load,
     lock,
     look,
+    next_dead,
     sleep,
     swap,
     unlock,
@@ -305,7 +306,7 @@ def doze(b: Blocked, me: int) -> Steps:
 def bury(b: Blocked) -> Steps:
     """Sweeper::bury_worker(), then rouse()."""
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, b)
     for i, request in enumerate(b.requests):
         state, runner = yield look(lambda m, i: (m["state", i], m["worker", i]), f"record {i}", i)
@@ -317,12 +318,6 @@ def bury(b: Blocked) -> Steps:
     yield add("bell", 1)
     yield wake("bell", ALL)
     yield goto(bury, b)
-
-
-def _next_dead(m: Memory) -> int:
-    dead: int = m["dead"][0]
-    m["dead"] = m["dead"][1:]
-    return dead
 
 
 # ---- the client, and the whole ---------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .explore import Model, Process
-from .operation import BrokenError, Memory, Steps, act, call, choose, goto, lock, look, unlock, when
+from .operation import BrokenError, Memory, Steps, act, call, choose, goto, lock, look, next_dead, unlock, when
+from .seated import queue_again
 from .seats import LIVE, NOBODY, end_record, end_request, is_past, put
 
 AT = (0, 1)  # the seats
@@ -471,7 +472,7 @@ def suspend(s: Dealing, me: int, i: int) -> Steps:
         return False
     yield call(enter, s)
     yield put(("suspended", i), me, "record.suspended")
-    queued = yield act(lambda m: _queue_again(m, i), "compare_exchange_strong(running, queued)")
+    queued = yield act(lambda m: queue_again(m, i), "compare_exchange_strong(running, queued)")
     if queued:
         yield call(offer, s, i, True)
     yield unlock("role")
@@ -485,20 +486,12 @@ def _may_leave(s: Dealing, m: Memory) -> bool:
     return True
 
 
-def _queue_again(m: Memory, i: int) -> bool:
-    generation, state = m["state", i]
-    if state != "running":
-        return False
-    m["state", i] = (generation, "queued")
-    return True
-
-
 # ---- deaths and cancels ----------------------------------------------------------------------------------------------
 
 
 def bury(s: Dealing) -> Steps:
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, s)
     for i in range(s.records):
         again = yield act(lambda m, i: _bury(s, m, dead, i), f"buries {i}", i)
@@ -510,12 +503,6 @@ def bury(s: Dealing) -> Steps:
     yield unlock("role")
     yield act(lambda m: m.__setitem__("idle", m["idle"] + 1), "another one takes its place")
     yield goto(bury, s)
-
-
-def _next_dead(m: Memory) -> int:
-    dead: int = m["dead"][0]
-    m["dead"] = m["dead"][1:]
-    return dead
 
 
 def _bury(s: Dealing, m: Memory, dead: int, i: int) -> bool:

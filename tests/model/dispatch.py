@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .explore import Model, Process
-from .operation import BrokenError, Memory, Steps, act, call, goto, lock, look, unlock, when
+from .operation import BrokenError, Memory, Steps, act, call, goto, lock, look, next_dead, unlock, when
 from .records import (
     NOBODY,
     NOTHING,
@@ -237,7 +237,7 @@ def _run(d: Dispatch, m: Memory, record: int, me: int) -> Entry:
 def bury(d: Dispatch) -> Steps:
     """Sweeper::bury_worker()."""
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, d)
     for i in range(d.records):
         state, runner, (entry, _, attempts, _) = yield look(
@@ -262,12 +262,6 @@ def bury(d: Dispatch) -> Steps:
         yield call(give_back, d, i)
     yield call(leave, d)
     yield goto(bury, d)
-
-
-def _next_dead(m: Memory) -> int:
-    dead: int = m["dead"][0]
-    m["dead"] = m["dead"][1:]
-    return dead
 
 
 def end_all_queued(d: Dispatch, to: str) -> Steps:

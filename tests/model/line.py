@@ -18,7 +18,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from .explore import Model, Process
-from .operation import BrokenError, Memory, Steps, act, call, cas, choose, goto, load, lock, look, store, unlock, when
+from .operation import (
+    BrokenError,
+    Memory,
+    Steps,
+    act,
+    call,
+    cas,
+    choose,
+    goto,
+    load,
+    lock,
+    look,
+    next_dead,
+    store,
+    unlock,
+    when,
+)
 
 TERMINAL = ("done", "failed", "cancelled", "expired")
 Word = tuple[int, str, bool]
@@ -368,7 +384,7 @@ def _expire(memory: Memory, record: int) -> tuple[str, int]:
 def bury(line: Line) -> Steps:
     """Sweeper::bury_worker()."""
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, line)
     for i in range(line.records):
         (_, state), (generation, runner, attempts) = yield look(
@@ -393,12 +409,6 @@ def bury(line: Line) -> Steps:
         yield act(_give_back, f"give_back({i})", i)
     yield unlock("role")
     yield goto(bury, line)
-
-
-def _next_dead(memory: Memory) -> int:
-    dead: int = memory["dead"][0]
-    memory["dead"] = memory["dead"][1:]
-    return dead
 
 
 def _requeue(memory: Memory, record: int) -> None:

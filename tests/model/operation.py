@@ -165,3 +165,10 @@ def call(body: Body, *args: Hashable) -> Op:
 def goto(body: Body, *args: Hashable) -> Op:
     """Goes on as body(*args), with nothing remembered."""
     return Op("goto", value=body, extra=args)
+
+
+def next_dead(memory: Memory) -> int:
+    """For act(), where memory["dead"] numbers the workers whose death nobody has heard of: the first one."""
+    dead: int = memory["dead"][0]
+    memory["dead"] = memory["dead"][1:]
+    return dead

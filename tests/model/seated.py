@@ -275,7 +275,7 @@ def suspend(s: Seats, me: int, i: int) -> Steps:
         return False
     yield call(enter, s)
     yield put(("suspended", i), me, "record.suspended")
-    queued = yield act(lambda m: _queue_again(m, i), "compare_exchange_strong(running, queued)")
+    queued = yield act(lambda m: queue_again(m, i), "compare_exchange_strong(running, queued)")
     if queued:
         yield act(lambda m: offer(s, m, i), f"offer_to_agent({i})")
     yield unlock("role")
@@ -289,7 +289,7 @@ def _may_leave(s: Seats, m: Memory) -> bool:
     return True
 
 
-def _queue_again(m: Memory, i: int) -> bool:
+def queue_again(m: Memory, i: int) -> bool:
     generation, state = m["state", i]
     if state != "running":
         return False

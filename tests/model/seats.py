@@ -21,7 +21,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from .operation import BrokenError, Memory, Op, Steps, act, call, choose, goto, lock, look, unlock, when
+from .operation import BrokenError, Memory, Op, Steps, act, call, choose, goto, lock, look, next_dead, unlock, when
 
 NOBODY = -1
 LIVE = ("queued", "running")
@@ -258,7 +258,7 @@ def _stage(m: Memory, me: int, w: int, i: int) -> None:
 def bury(s: Seats) -> Steps:
     """Sweeper::bury_worker()."""
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, s)
     for i in range(s.records):
         yield act(lambda m, i: _bury(s, m, dead, i), f"buries {i}", i)
@@ -269,12 +269,6 @@ def bury(s: Seats) -> Steps:
     yield unlock("role")
     yield act(lambda m: m.__setitem__("idle", m["idle"] + 1), "another one takes its place")
     yield goto(bury, s)
-
-
-def _next_dead(m: Memory) -> int:
-    dead: int = m["dead"][0]
-    m["dead"] = m["dead"][1:]
-    return dead
 
 
 def _bury(s: Seats, m: Memory, dead: int, i: int) -> None:

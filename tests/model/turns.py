@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .explore import Model, Process
-from .operation import BrokenError, Memory, Op, Steps, act, call, goto, lock, look, unlock, when
+from .operation import BrokenError, Memory, Op, Steps, act, call, goto, lock, look, next_dead, unlock, when
 
 NOBODY = -1
 COST = 1
@@ -221,7 +221,7 @@ def _run(m: Memory, i: int) -> None:
 
 def bury(t: Turns) -> Steps:
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, t)
     for i in range(len(t.sessions)):
         state, runner = yield look(lambda m, i: (m["state", i], m["worker", i]), f"record {i}", i)
@@ -230,12 +230,6 @@ def bury(t: Turns) -> Steps:
             yield put(("state", i), "free", f"give_back({i})")
     yield call(leave, t)
     yield goto(bury, t)
-
-
-def _next_dead(m: Memory) -> int:
-    dead: int = m["dead"][0]
-    m["dead"] = m["dead"][1:]
-    return dead
 
 
 def expire(t: Turns) -> Steps:

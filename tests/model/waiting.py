@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .explore import Model, Process
-from .operation import BrokenError, Memory, Op, Steps, act, call, goto, lock, look, unlock, when
+from .operation import BrokenError, Memory, Op, Steps, act, call, goto, lock, look, next_dead, unlock, when
 
 NOBODY = -1
 ENDS = ("done", "failed", "cancelled")
@@ -320,7 +320,7 @@ def _end_record(m: Memory, i: int, end: str) -> None:
 def bury(w: Waiting) -> Steps:
     """Sweeper::bury_worker()."""
     yield when(lambda m: bool(m["dead"]), "hears of a death")
-    dead = yield act(_next_dead, "whose")
+    dead = yield act(next_dead, "whose")
     yield call(enter, w)
     for i in range(len(w.requests)):
         state, runner, wanted = yield look(
@@ -344,12 +344,6 @@ def bury(w: Waiting) -> Steps:
         yield call(give_back, w, i)
     yield call(leave, w)
     yield goto(bury, w)
-
-
-def _next_dead(m: Memory) -> int:
-    dead: int = m["dead"][0]
-    m["dead"] = m["dead"][1:]
-    return dead
 
 
 def park(w: Waiting, times: int) -> Steps:

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "box/inside/gate.hpp"
+#include "box/inside/thread_pointer.hpp"
 #endif
 
 namespace teal::box {
@@ -55,36 +56,10 @@ bool take(void* library, Function& function, const char* name) noexcept {
     return found != nullptr;
 }
 
-std::uint64_t read_pointer() noexcept {
-    std::uint64_t pointer = 0;
-#if defined(__x86_64__)
-    if (quick_pointer) {
-        __asm__ volatile("rdfsbase %0" : "=r"(pointer));
-    } else {
-        raw(SYS_arch_prctl, 0x1003 /* ARCH_GET_FS */, reinterpret_cast<long>(&pointer));
-    }
-#else
-    __asm__ volatile("mrs %0, tpidr_el0" : "=r"(pointer));
-#endif
-    return pointer;
-}
-
-void write_pointer(std::uint64_t pointer) noexcept {
-#if defined(__x86_64__)
-    if (quick_pointer) {
-        __asm__ volatile("wrfsbase %0" ::"r"(pointer) : "memory");
-    } else {
-        raw(SYS_arch_prctl, 0x1002 /* ARCH_SET_FS */, static_cast<long>(pointer));
-    }
-#else
-    __asm__ volatile("msr tpidr_el0, %0" ::"r"(pointer) : "memory");
-#endif
-}
-
 class OwnPointer {
 public:
-    OwnPointer() noexcept : program_(read_pointer()) { write_pointer(own_pointer); }
-    ~OwnPointer() { write_pointer(program_); }
+    OwnPointer() noexcept : program_(thread_pointer(quick_pointer)) { set_thread_pointer(own_pointer, quick_pointer); }
+    ~OwnPointer() { set_thread_pointer(program_, quick_pointer); }
     OwnPointer(const OwnPointer&) = delete;
     OwnPointer& operator=(const OwnPointer&) = delete;
 
@@ -129,7 +104,7 @@ int prepare_seals(std::uint32_t cipher, const duck::DirectKeys& keys) noexcept {
 #if defined(__x86_64__)
     quick_pointer = (::getauxval(AT_HWCAP2) & 2) != 0;   // HWCAP2_FSGSBASE
 #endif
-    own_pointer = read_pointer();
+    own_pointer = thread_pointer(quick_pointer);
     opens = in;
     seals = out;
     return 0;

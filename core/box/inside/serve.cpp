@@ -20,6 +20,7 @@
 #include "box/inside/direct.hpp"
 #include "box/inside/gate.hpp"
 #include "box/inside/inputs.hpp"
+#include "box/inside/thread_pointer.hpp"
 
 namespace teal::box {
 namespace {
@@ -138,16 +139,6 @@ bool take_order() noexcept {
     done.seq.store(order.seq, std::memory_order_release);   // SYNC: pairs with the acquire in Session::order()
     wake(low_half(done.seq), false);
     return true;
-}
-
-std::uint64_t thread_pointer() noexcept {
-    std::uint64_t pointer = 0;
-#if defined(__x86_64__)
-    raw(SYS_arch_prctl, 0x1003 /* ARCH_GET_FS */, reinterpret_cast<long>(&pointer));
-#else
-    __asm__ volatile("mrs %0, tpidr_el0" : "=r"(pointer));
-#endif
-    return pointer;
 }
 
 // What gcc's stack protector and glibc's pointers are mixed with lies there, and has to be the same on all cores.
