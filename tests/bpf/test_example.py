@@ -60,6 +60,18 @@ def test_bench_rows(permitted: None) -> None:
     assert bar.ok is not None
 
 
+def test_bench_whose_events_all_go_unanswered(monkeypatch: pytest.MonkeyPatch, permitted: None) -> None:
+    from teal.bench import bpf as bench
+    from teal.bench.report import Report
+
+    monkeypatch.setattr(bench, "_trips", lambda n, *_, **__: bench.Trips([], n, 0))
+    report = Report("laika", bench.PROMISES)
+    bench.measure(report)
+    (bar,) = report.bars
+    assert (bar.value, bar.ok) == (None, None)
+    assert "none of 60000 events" in bar.note
+
+
 def test_bench_without_bpf(monkeypatch: pytest.MonkeyPatch) -> None:
     from teal.bench import bpf as bench
     from teal.bench.report import Report

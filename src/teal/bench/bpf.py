@@ -97,12 +97,19 @@ def measure(report: Report, *, quick: bool = False) -> None:
     report.judge(
         BAR,
         row.p50_us,
-        note="" if spinning.failed == 0 else f"{spinning.failed} failed",
+        note=_why(spinning, n),
         ok=None if spinning.failed == 0 else False,
     )
     asleep = _trips(n // 20, 0, cores, patience=2_000_000)
     note = "woken through the bell: ring buffer, epoll, futex"
     report.add("worker asleep", GROUP, asleep.ns, note, asleep.effort, n // 20)
+
+
+def _why(trips: Trips, n: int) -> str:
+    """What a bar has to say beside its value, or instead of one."""
+    if trips.failed:
+        return f"{trips.failed} failed"
+    return "" if trips.ns else f"none of {n} events had its verdict in time: who else runs on these cores?"
 
 
 def _trips(n: int, idle: str | float, cores: list[int], patience: int = 100_000) -> Trips:
