@@ -90,7 +90,7 @@ def test_an_idle_worker_takes_what_waits_elsewhere(helped: teal.Host, busy: Any)
 
 
 def test_what_it_runs_itself_a_pool_does_not_hand_out(helped: teal.Host) -> None:
-    """It has nothing to do when the request comes: asleep, and not held up by the system on its way from the last one."""
+    """It has nothing to do when the request comes: it sleeps, and is not held up by the system after the last one."""
     who = helped.load("who", "lent_kernels:who")
 
     def own() -> Any:
