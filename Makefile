@@ -38,26 +38,27 @@ demo: $(STAMP)
 
 # The core's tests are built here and run by pytest (tests/core), one test a program.
 test: $(STAMP) build-core
-	@TEAL_CORE_TESTS_DIR=$(abspath build/core) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	@TEAL_CORE_TESTS_DIR=$(abspath build/editable/tests) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
-CORE_CMAKE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DTEAL_PYTHON=OFF -DTEAL_TESTS=ON
-
+# In the build that setup made, so that the core is compiled once.
 build-core: $(STAMP)
-	@$(CORE_CMAKE) -B build/core >/dev/null
-	@$(BIN)/cmake --build build/core -j $(JOBS) | tail -n 1
+	@$(BIN)/cmake -DTEAL_TESTS=ON build/editable >/dev/null
+	@$(BIN)/cmake --build build/editable -j $(JOBS) --target core_tests | tail -n 1
+
+SANITIZED_CMAKE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DTEAL_PYTHON=OFF -DTEAL_TESTS=ON
 
 # gcc's thread sanitizer does not start where vm.mmap_rnd_bits is above 28: setarch -R turns address randomisation off.
 SANITIZE_TSAN := line_test wait_test queue_test request_test pool_test session_test place_test pool_load_test pool_death_test bury_test hostile_test after_test batch_test chain_test direct_test duck_net_test duck_relay_test duck_group_test agent_pool_test agent_hostile_test
 NO_ASLR       := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 sanitize: $(STAMP)
-	@$(CORE_CMAKE) -B build/asan -DTEAL_SANITIZE=address,undefined >/dev/null
-	@$(BIN)/cmake --build build/asan -j $(JOBS) | tail -n 1
+	@$(SANITIZED_CMAKE) -B build/asan -DTEAL_SANITIZE=address,undefined >/dev/null
+	@$(BIN)/cmake --build build/asan -j $(JOBS) --target core_tests | tail -n 1
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  $(BIN)/ctest --test-dir build/asan --output-on-failure | tail -n 4
-	@$(CORE_CMAKE) -B build/tsan -DTEAL_SANITIZE=thread >/dev/null
+	@$(SANITIZED_CMAKE) -B build/tsan -DTEAL_SANITIZE=thread >/dev/null
 	@$(BIN)/cmake --build build/tsan -j $(JOBS) --target $(SANITIZE_TSAN) | tail -n 1
-	@for test in $(SANITIZE_TSAN); do echo "tsan: $$test"; TSAN_OPTIONS=halt_on_error=1 $(NO_ASLR) build/tsan/$$test || exit 1; done
+	@for test in $(SANITIZE_TSAN); do echo "tsan: $$test"; TSAN_OPTIONS=halt_on_error=1 $(NO_ASLR) build/tsan/tests/$$test || exit 1; done
 
 # The rivals of the benches, in an environment of their own so that Teal's stays small.
 bench-setup: .venv-bench/.ready

@@ -37,7 +37,7 @@ def _build(directory: Path) -> None:
         missing = " and no ".join(name for name, found in (("cmake", cmake), ("C++ compiler", compiler)) if not found)
         pytest.skip(f"no {missing} here, and TEAL_CORE_TESTS_DIR is not set")
     _run(cmake, "-S", ROOT, "-B", directory, "-DTEAL_TESTS=ON", "-DTEAL_PYTHON=OFF", f"-DCMAKE_CXX_COMPILER={compiler}")
-    _run(cmake, "--build", directory, "--parallel", str(os.cpu_count() or 1))
+    _run(cmake, "--build", directory, "--target", "core_tests", "--parallel", str(os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="session")
@@ -54,14 +54,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _build(directory)
-    return directory
+    return directory / "tests"
 
 
 @pytest.mark.parametrize("name", [source.stem for source in SOURCES])
 def test_program(programs: Path, name: str) -> None:
     program = programs / name
     if not program.exists():
-        pytest.fail(f"{program} does not exist; build it: cmake --build {programs}", pytrace=False)
+        pytest.fail(f"{program} does not exist; build it: cmake --build {programs.parent} --target core_tests", pytrace=False)
     _run(program)
 
 

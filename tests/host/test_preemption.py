@@ -124,6 +124,7 @@ def test_the_host_closes() -> None:
     with teal.Host(quantum="50us") as host:
         slow, quick = host.load("slow", "builtin:spin"), host.load("quick", "builtin:spin")
         futures = away(slow, quick, 3)
+        host.stop(timeout=0.2)  # they would take three minutes
     for future in futures:
         with pytest.raises(teal.TealError):
             future.result(timeout=60)
