@@ -61,7 +61,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_program(programs: Path, name: str) -> None:
     program = programs / name
     if not program.exists():
-        pytest.fail(f"{program} does not exist; build it: cmake --build {programs.parent} --target core_tests", pytrace=False)
+        pytest.fail(
+            f"{program} does not exist; build it: cmake --build {programs.parent} --target core_tests", pytrace=False
+        )
     _run(program)
 
 

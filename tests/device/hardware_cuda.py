@@ -90,27 +90,28 @@ def fake_compiler(text: str, architecture: str, scratch: int = 0) -> bytes:
 
 
 def build_shim() -> Any:
-    folder = Path(tempfile.mkdtemp(prefix="teal-shim-"))
-    (folder / "shim.cpp").write_text(SHIM)
-    core = ROOT / "core"
-    sources = [folder / "shim.cpp", core / "device/line.cpp", core / "queue/wait.cpp"]
-    sources += [*core.glob("cpu/*.cpp"), *core.glob("base/*.cpp")]
-    library = folder / "shim.so"
-    compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++") or "g++"
-    command = [
-        compiler,
-        "-std=c++20",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        f"-I{core}",
-        *map(str, sources),
-        "-o",
-        str(library),
-        "-lpthread",
-    ]
-    subprocess.run(command, check=True, timeout=100)
-    shim = ctypes.CDLL(str(library))
+    with tempfile.TemporaryDirectory(prefix="teal-shim-") as made:
+        folder = Path(made)
+        (folder / "shim.cpp").write_text(SHIM)
+        core = ROOT / "core"
+        sources = [folder / "shim.cpp", core / "device/line.cpp", core / "queue/wait.cpp"]
+        sources += [*core.glob("cpu/*.cpp"), *core.glob("base/*.cpp")]
+        library = folder / "shim.so"
+        compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++") or "g++"
+        command = [
+            compiler,
+            "-std=c++20",
+            "-O2",
+            "-shared",
+            "-fPIC",
+            f"-I{core}",
+            *map(str, sources),
+            "-o",
+            str(library),
+            "-lpthread",
+        ]
+        subprocess.run(command, check=True, timeout=100)
+        shim = ctypes.CDLL(str(library))
     shim.shim_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_ulong, ctypes.c_ulong]
     shim.shim_measure.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p]
     shim.shim_ask.argtypes = [ctypes.c_void_p]
