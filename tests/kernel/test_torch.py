@@ -318,7 +318,7 @@ def native(perceptron: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactor
     return path
 
 
-def test_compiled(load: Any, counted: Any, tmp_path: Path) -> None:
+def test_compiled(load: Any, counted: Any, tmp_path: Path, own_cache: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler: apt-get install g++")
     module = exported.Softmax()
@@ -335,6 +335,7 @@ def test_compiled(load: Any, counted: Any, tmp_path: Path) -> None:
     for batch in (1, 2, 50):
         x = np.random.default_rng(batch).random((batch, 64), np.float32)
         assert np.allclose(model(x)[0].numpy(), answer(module, x), atol=1e-6)
+    assert list((own_cache / "teal" / "headers").rglob("*.gch"))  # the next one takes a third of the time
 
 
 def test_a_package_of_native_code(load: Any, native: Path, perceptron: tuple[Path, Any]) -> None:

@@ -97,6 +97,7 @@ class Cache:
 
     def __init__(self, folder: Path | None, most_bytes: int = MOST_BYTES, note: str = "") -> None:
         self._path = None if folder is None else folder / "snapshots"
+        self.headers = None if folder is None else folder / "headers"  # torch_headers.py
         self._most_bytes = most_bytes
         self.note = note
         self._folder: int | None = None

@@ -252,6 +252,7 @@ class Loading:
             len(file.regions),
             ducks=list(pool.settings.ducks),
             duck_key=pool.settings.duck_key,
+            headers=str(pool.cache.headers or ""),
         )
         try:
             begin = await self._beginning(pool, order, file.digest)

@@ -291,6 +291,7 @@ class LoadKernel(Message, tag="load_kernel"):
     snapshot_parts: list[str] = []  # names of its parts, whose descriptors come behind the file's
     ducks: list[str] = []  # of the pool: where its programs run
     duck_key: str = ""  # path of their key
+    headers: str = ""  # folder for headers that a compiler keeps precompiled; empty: none
 
 
 class Adopt(Message, tag="adopt"):

@@ -238,6 +238,7 @@ class Control:
             self._index,
             tuple(order.ducks),
             order.duck_key,
+            order.headers,
         )
         kernel = load_kernel(order.kernel, source)
         self._hand_over(order, getattr(kernel, "snapshot", None))

@@ -83,6 +83,7 @@ class Source:
     worker: int = 0  # which worker of its pool loads it
     ducks: tuple[str, ...] = ()  # of the pool: worker i calls duck i
     duck_key: str = ""  # path of their key
+    headers: str = ""  # folder for headers that a compiler keeps precompiled; empty: none
 
     @property
     def cores(self) -> int:

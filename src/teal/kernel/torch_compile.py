@@ -1,9 +1,11 @@
-"""Compiles an exported program to native code: ``python -m teal.kernel.torch_compile FILE OUT NAME THREADS [SEALED…]``.
+"""Compiles an exported program to native code:
+``python -m teal.kernel.torch_compile FILE OUT NAME THREADS HEADERS [SEALED…]``.
 
 Theory of operation: torch's compiler (AOTInductor, and the C++ compiler behind it) takes many seconds and much memory,
 so a worker has it run in a process of its own. That process reads the sealed file from one descriptor and writes a
 shared library to another; what it needs of the file system goes with a folder that it leaves with, or that the next
-one takes away. Weights are not in the library: workers give it views of the mapped file. It ends with its worker.
+one takes away; headers stay (torch_headers.py). Weights are not in the library: workers give it views of the mapped
+file. It ends with its worker.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from typing import Any
 import torch
 
 from teal.errors import KernelFailed, NotFound
+from teal.kernel import torch_headers
 from teal.kernel.protocol import Snapshot, Source
 from teal.kernel.sealed import mapped_privately, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.torch_program import Program
 
 _PREFIX = "teal-compile-"
 _PART = "library"
+_REFUSED = b"CppCompileError"  # how torch calls it when the C++ compiler does not take its code
 _PR_SET_PDEATHSIG = 1
 
 
@@ -103,29 +107,40 @@ def _made_before(source: Source, name: str, text: bytes) -> int:
 def _compiled(source: Source, name: str) -> int:
     """A memory file with the library of a program. Raises NotFound without a C++ compiler, KernelFailed."""
     assert source.fd is not None
-    fds, threads, shown = (source.fd, *source.sealed), source.cores, source.shown
     if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
-        raise NotFound(f"{shown}: compile needs a C++ compiler, and there is none: apt-get install g++")
+        raise NotFound(f"{source.shown}: compile needs a C++ compiler, and there is none: apt-get install g++")
     out = memory_file("compiled")
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     try:
-        ran = subprocess.run(
-            [sys.executable, "-m", "teal.kernel.torch_compile", *map(str, (fds[0], out, name, threads, *fds[1:]))],
-            pass_fds=(*fds, out),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            check=False,
-        )
+        ran = _run(source, name, out, source.headers)
+        # A compiler that was killed may have left half of a header.
+        if ran.returncode != 0 and source.headers and _REFUSED in ran.stderr:
+            torch_headers.forget(source.headers)
+            os.ftruncate(out, 0)
+            os.lseek(out, 0, os.SEEK_SET)
+            ran = _run(source, name, out, "")
         if ran.returncode != 0:
             said = ran.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {ran.returncode}"]
-            raise KernelFailed(f"{shown}: torch does not compile it: {said[-1][:600]}")
+            raise KernelFailed(f"{source.shown}: torch does not compile it: {said[-1][:600]}")
     except BaseException:
         os.close(out)
         raise
     return out
+
+
+def _run(source: Source, name: str, out: int, headers: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(source.cores), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    assert source.fd is not None
+    arguments = (source.fd, out, name, source.cores, headers, *source.sealed)
+    return subprocess.run(
+        [sys.executable, "-m", "teal.kernel.torch_compile", *map(str, arguments)],
+        pass_fds=(source.fd, *source.sealed, out),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        check=False,
+    )
 
 
 def _sweep() -> None:
@@ -137,8 +152,9 @@ def _sweep() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _library(fds: list[int], name: str, threads: int, folder: str) -> str:
+def _library(fds: list[int], name: str, threads: int, folder: str, headers: str) -> str:
     """Path of the library."""
+    kept = torch_headers.keep(headers)
     from torch._inductor import aot_compile
 
     from teal.kernel.pt2 import Archive
@@ -160,7 +176,7 @@ def _library(fds: list[int], name: str, threads: int, folder: str) -> str:
                 "always_keep_tensor_constants": bool(sealed),
                 "joint_graph_constant_folding": not sealed,
                 "aot_inductor.check_lowerbound": False,  # sizes of 0 and 1 are right too; ranges are checked before
-                "aot_inductor.precompile_headers": False,  # which takes longer than it saves, for one program
+                "aot_inductor.precompile_headers": kept,  # takes longer than it saves, for one program
                 "cpp.threads": threads,
             },
         )
@@ -172,12 +188,15 @@ def _library(fds: list[int], name: str, threads: int, folder: str) -> str:
 def main(argv: list[str]) -> int:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    fds, out, threads = [int(argv[1]), *map(int, argv[5:])], int(argv[2]), int(argv[4])
+    fds, out, threads = [int(argv[1]), *map(int, argv[6:])], int(argv[2]), int(argv[4])
     _sweep()
     folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     try:
-        with open(_library(fds, argv[3], threads, folder), "rb") as made, open(out, "wb", closefd=False) as target:
+        with (
+            open(_library(fds, argv[3], threads, folder, argv[5]), "rb") as made,
+            open(out, "wb", closefd=False) as target,
+        ):
             shutil.copyfileobj(made, target)
     except Exception as error:
         print(" ".join(f"{type(error).__name__}: {error}".split())[:2000], file=sys.stderr)

@@ -1,0 +1,46 @@
+"""Precompiled headers of torch's compiler, kept from one program to the next.
+
+Theory of operation: most of what a C++ compiler does for a small graph is to read torch's headers. torch can have them
+read once, and keeps what came of it (300 MB) in a folder that it names after the user, where others could have put
+something before. So it is given a folder in the host's cache that is this user's alone (private_folder.py), by what it
+takes for the folder of temporary files while it works out the name. What is kept there is believed by the C++ compiler
+only if it fits; should a program not compile with it, all of it goes, and the program is compiled once more without.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from teal.host.private_folder import Unsafe, open_private
+
+_MOST_BYTES = 1 << 30  # a few versions of torch, or settings; then it begins anew
+
+
+def keep(folder: str) -> bool:
+    """Has torch keep its headers there, in this process: before anything of ``torch._inductor`` is imported.
+
+    False: they are not to be used, because the folder is not ours alone or this torch keeps them elsewhere.
+    """
+    if not folder:
+        return False
+    path = Path(folder)
+    try:
+        os.close(open_private(path))
+        if sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) > _MOST_BYTES:
+            forget(folder)
+            os.close(open_private(path))
+    except (Unsafe, OSError):
+        return False
+    before, tempfile.tempdir = tempfile.tempdir, str(path.resolve())
+    try:
+        from torch._inductor import codecache
+    finally:
+        tempfile.tempdir = before
+    return Path(getattr(codecache, "_HEADER_DIR", "/")).is_relative_to(path.resolve())
+
+
+def forget(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
