@@ -182,7 +182,7 @@ void not_wanted_not_left(Thread& t) {
     fiber.prepare(spin, &one);
     t.preemptor.arm(20'000);
     CHECK(t.preemptor.go(fiber));
-    CHECK_EQ(asked.times, 5);
+    CHECK(asked.times >= 5);  // more where the machine holds us up for a slice between its seeing that and its end
     t.preemptor.wanted = nullptr;
     t.preemptor.disarm();
 }
