@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -168,3 +169,19 @@ def test_readme_is_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert text.count("\n") <= 120
     assert any(block.values[0].name == "README.md" for block in BLOCKS)
+
+
+def test_errors_come_home_from_other_processes() -> None:
+    """Pools of processes pickle them: message, class and what they say of themselves stay."""
+    for kind, given, more in (
+        (teal.Cancelled, {"source": "host", "reason": "because"}, {"source": "host", "reason": "because"}),
+        (teal.PeerDied, {"who": "worker", "how": "signal 9"}, {"who": "worker", "how": "signal 9"}),
+        (teal.InvalidArgument, {"message": "no", "path": "$.x"}, {"path": "$.x"}),
+        (teal.KernelFailed, {"status": "bad", "model": "m"}, {"status": "bad"}),
+    ):
+        error = kind(**given)  # type: ignore[arg-type]
+        back = pickle.loads(pickle.dumps(error))
+        assert (type(back), str(back), vars(back)) == (kind, str(error), more)
+    for name in errors.__all__:
+        error = getattr(teal, name)("words")
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -6,10 +6,15 @@
 //
 // Of a kernel whose preemption is "yields" it returns a generator instead, which returns that. What it yields means nothing but that it may leave
 // here: then the generator waits for the next run of the binding, or is closed.
+//
+// Python code may fork. What its child does is its own affair until it comes back here: then it ends, since there is one worker.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+
+#include <pthread.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -106,6 +111,16 @@ int sealed_buffer(PyObject* self, Py_buffer* view, int flags) {
 PyType_Slot region_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(region_buffer)}, {0, nullptr}};
 PyType_Slot sealed_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(sealed_buffer)}, {0, nullptr}};
 
+bool forked = false;  // in a child of a worker
+
+// A child that went on with the loop would take requests as its parent does, and could not be told of versions or of the end.
+void end_if_forked(nb::handle callable) noexcept {
+    if (!forked) return;
+    const bool raised = PyErr_Occurred() != nullptr;
+    if (raised) PyErr_WriteUnraisable(callable.ptr());
+    _exit(raised ? 1 : 0);
+}
+
 // str(object) as UTF-8. Kernels raise what they like: text that is no valid UTF-8, or whose __str__ raises again.
 std::string text_of(nb::handle object) {
     PyObject* text = PyObject_Str(object.ptr());
@@ -154,6 +169,7 @@ public:
         const nb::gil_scoped_acquire gil;
         worker_slot_->run = &run;
         PyObject* result = preemption == Preemption::yields ? go_on(run) : begin(run);
+        end_if_forked(callable_);
         if (result == Py_None) run.done();  // before the GIL is given back
         worker_slot_->run = nullptr;
         if (run.left) return true;
@@ -213,6 +229,7 @@ private:
     void close_generator() noexcept {
         if (!generator_.is_valid()) return;
         PyObject* result = PyObject_CallMethod(generator_.ptr(), "close", nullptr);
+        end_if_forked(callable_);
         if (result == nullptr) PyErr_WriteUnraisable(generator_.ptr());
         Py_XDECREF(result);
         generator_.reset();
@@ -390,6 +407,7 @@ std::shared_ptr<Worker> make_worker(int pool_fd, std::uint32_t index, int lender
 }  // namespace
 
 void bind_worker(nb::module_& m) {
+    pthread_atfork(nullptr, nullptr, [] { forked = true; });
     nb::class_<WorkerRegion>(m, "WorkerRegion", nb::type_slots(region_slots), "A region of a client, as a buffer over all of it.")
         .def_ro("session", &WorkerRegion::session)
         .def_ro("id", &WorkerRegion::id, "-1: the session's own.");

@@ -20,6 +20,8 @@ your own process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = [
     "Busy",
     "Cancelled",
@@ -38,7 +40,16 @@ __all__ = [
 
 
 class TealError(Exception):
-    """Base of all of Teal's own errors."""
+    """Base of all of Teal's own errors. They can be pickled, since pools of processes send them home."""
+
+    def __reduce__(self) -> tuple[Callable[..., TealError], tuple[type[TealError], str], dict[str, object]]:
+        return _again, (type(self), str(self)), self.__dict__  # the message is made already
+
+
+def _again(kind: type[TealError], message: str) -> TealError:
+    error = kind.__new__(kind)
+    error.args = (message,)
+    return error
 
 
 class InvalidArgument(TealError, ValueError):

@@ -70,6 +70,18 @@ def misbehave(how: Any) -> Any:
         case "hang":
             while True:
                 time.sleep(3600)
+        case "fork":
+            parent = os.getpid()
+            os.fork()
+            return np.int64(parent)
+        case "fork and raise":
+            if os.fork() == 0:
+                raise ValueError("in the child, on purpose")
+        case "leave a child":
+            child = os.fork()
+            if child == 0:
+                time.sleep(3600)
+            return np.int64(child)
         case word:
             end(word)
     return np.int64(os.getpid())
@@ -103,6 +115,16 @@ class DeadlyAtLoad:
 
     def __call__(self, x: Any) -> Any:
         return x
+
+
+class ForksAtLoad:
+    """Two processes come back from making it resident."""
+
+    def __init__(self) -> None:
+        os.fork()
+
+    def __call__(self, x: Any) -> Any:
+        return np.int64(os.getpid())
 
 
 class DeadlyIfFile:

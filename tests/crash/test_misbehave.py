@@ -169,3 +169,33 @@ def test_answers_stay_right_beside_all_of_it(hosts: Callable[..., CrashHost], mo
                 model(how=how)
         witness.goes_on()
     attached.close()
+
+
+def test_a_child_of_a_kernel_does_not_become_a_worker(hosts: Callable[..., CrashHost], tmp_path: Path) -> None:
+    """It would take requests, know nothing of later versions, and stay when the host goes."""
+    host = hosts(workers=1)
+    with teal.connect(host.address) as attached:
+        model = attached.load("m", "crash_kernels:misbehave")
+        worker = attached.statistics().workers[0].pid
+        for how in ("fork", "fork and raise"):
+            assert int(model(how=how)[0].numpy()) == worker
+            watch.until(lambda: not any(map(watch.alive, watch.children(worker))), "the child has ended")
+        for _ in range(20):  # by the child each of these could be taken, and not be found
+            attached.load("square", "crash_kernels:square")
+            assert float(attached.model("square")(np.array([3.0]))[0].numpy()[0]) == 9
+        attached.load("forks", "crash_kernels:ForksAtLoad")
+        watch.until(lambda: not any(map(watch.alive, watch.children(worker))), "the child has ended")
+        assert int(attached.model("forks")(0)[0].numpy()) == worker
+        assert attached.statistics().restarts == 0
+
+
+def test_the_host_hears_of_a_workers_end_beside_its_child(hosts: Callable[..., CrashHost]) -> None:
+    host = hosts(workers=1)
+    with teal.connect(host.address) as attached:
+        child = int(attached.load("m", "crash_kernels:misbehave")(how="leave a child")[0].numpy())
+        try:
+            os.kill(attached.statistics().workers[0].pid, signal.SIGKILL)
+            watch.until(lambda: attached.statistics().restarts == 1, "a new worker")
+            assert float(attached.load("square", "crash_kernels:square")(np.array([3.0]))[0].numpy()[0]) == 9
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -111,3 +112,46 @@ def test_what_is_as_good_is_taken(mlp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     with teal.Host(workers=np.int64(1), cores=(core,), idle=np.float32(0.001), limits=None) as host:  # type: ignore[arg-type]
         assert host.load("mlp", mlp_path, timeout=np.float64(60)).name == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        (5, "float32", ((5,), "float32")),
+        (np.int64(5), np.int8, ((5,), "int8")),
+        ([2, 3], np.dtype("f8"), ((2, 3), "float64")),
+        (np.array([2, 3]), float, ((2, 3), "float64")),
+        ((), ml_dtypes.bfloat16, ((), "bfloat16")),
+    ],
+)
+def test_shapes_and_dtypes_as_numpy_takes_them(host: teal.Host, shape: Any, dtype: Any, expected: Any) -> None:
+    made = host.empty(shape, dtype)
+    assert (made.shape, made.dtype) == expected
+
+
+def test_shapes_and_dtypes_that_are_none(host: teal.Host) -> None:
+    extents = "a whole number or a sequence of them"
+    for shape in (2.5, "ab", (2.5,), {2: 3}, {2}):
+        said(lambda shape=shape: host.empty(shape), "$.shape", shape, extents)
+    for dtype in (None, 5):
+        said(lambda dtype=dtype: host.empty(2, dtype), "$.dtype", dtype, "a dtype such as 'float32' or np.float32")
+    for dtype in (object, str, "S5", np.dtype(">f4"), np.dtype([("a", "f4")]), np.datetime64):
+        with pytest.raises(teal.InvalidArgument, match=r"\$\.dtype: dtype .* is not one of Teal's"):
+            host.empty(2, dtype)
+
+
+def test_of_versions(host: teal.Host) -> None:
+    for call in (host.model, host.unload, host.rollback):
+        said(lambda call=call: call("echo", "1"), "$.version", "1", "a whole number")
+
+
+@pytest.mark.parametrize("name", ["threads", "version", "concurrency"])
+def test_numbers_that_no_message_holds(host: teal.Host, name: str) -> None:
+    with pytest.raises(teal.InvalidArgument, match=rf"\$\.{name}: a number of 100 bits, expected at most 63"):
+        host.load("echo", "builtin:identity", **{name: 10**30})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", ["1s", float("nan"), float("inf")])
+def test_of_waiting_for_an_event(host: teal.Host, timeout: Any) -> None:
+    with pytest.raises(teal.InvalidArgument, match=r"\$\.timeout: .*, expected seconds from now"):
+        host.event().wait(timeout)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -139,6 +141,28 @@ def test_nobody_there() -> None:
     for address in ("", "a" * 200, "a\0b"):
         with pytest.raises(teal.InvalidArgument, match="expected 1 to 100 bytes without NUL"):
             teal.connect(address)
+
+
+def test_a_crowd_before_the_door() -> None:
+    """More connections at once than a socket queues: who comes late waits, and is not told that nobody is there."""
+    address = f"@teal/{os.getuid()}/crowd-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door, contextlib.ExitStack() as crowd:
+        door.bind(b"\0" + address[1:].encode())
+        door.listen(0)
+        waiting = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one = crowd.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                one.setblocking(False)
+                one.connect(b"\0" + address[1:].encode())
+                waiting += 1
+        with pytest.raises(teal.PeerDied, match=r"something listens at .* and took no connection within 0.05 s"):
+            teal.connect(address, timeout=0.05)
+        served = threading.Thread(target=lambda: [door.accept()[0].close() for _ in range(waiting + 1)])
+        served.start()
+        with pytest.raises(teal.PeerDied):  # it was let in, and found that this is no host
+            teal.connect(address)
+        served.join()
 
 
 def test_what_a_client_leaves_is_freed(host: teal.Host) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -238,3 +240,26 @@ def test_a_call_of_itself_from_a_callback(load: Any) -> None:
     model.submit([1.0]).add_done_callback(again)
     arrived.wait(30)
     assert answers == [5]
+
+
+def test_outputs_by_name_and_as_an_input(load: Any) -> None:
+    echo, total = load("builtin:identity"), load("builtin:sum")
+    out = echo(np.arange(4, dtype=np.float32))
+    assert dict(out)["y"] is out["y"]
+    assert out.keys() == ("y",)
+    assert [name in out for name in ("y", "z", out[0])] == [True, False, True]
+    copies = echo.statistics().copies_in
+    assert echo(x=out)["y"].numpy().tolist() == [0, 1, 2, 3]
+    assert echo(echo(out))[0].shape == (4,)  # no axis for the tuple that they are
+    assert float(total(echo(out))[0].numpy()) == 6
+    assert echo.statistics().copies_in == copies
+    two = load("builtin:identity:2")(np.ones(2), np.ones(3))
+    with pytest.raises(teal.InvalidArgument, match=r"inputs\[0\]: 2 outputs of a call, expected one; give outputs\["):
+        echo(two)
+
+
+def test_handles_stay_in_their_process(host: teal.Host, load: Any) -> None:
+    model = load("builtin:identity")
+    for handle, advice in ((host, "host.address"), (model, "host.address"), (model.submit(np.ones(1)), "result()")):
+        with pytest.raises(TypeError, match=re.escape(advice)):
+            pickle.dumps(handle)

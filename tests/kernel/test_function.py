@@ -303,3 +303,22 @@ def test_failures_leave_the_worker_and_its_state(load: Any, host: teal.Host) -> 
             model("value")
     assert int(load("toy_kernels:worker_pid")()[0].numpy()) == pid != os.getpid()
     assert host.statistics().restarts == 0
+
+
+def test_a_masked_array_is_refused_in_both_directions(load: Any) -> None:
+    masked = load("toy_kernels:masked")
+    with pytest.raises(teal.KernelFailed, match="output 'output' is a masked array, which would lose its mask"):
+        masked(np.ones(3))
+    with pytest.raises(teal.InvalidArgument, match="a masked array would lose its mask"):
+        masked(np.ma.masked_array([1.0], [True]))
+
+
+def test_a_signature_takes_numpys_dtypes() -> None:
+    @teal.signature(inputs={"x": (np.float32, ("n",))}, outputs={"y": (np.dtype("i4"), None)})
+    def kernel(x: Any) -> Any:
+        return x
+
+    inputs, outputs, _ = kernel.__teal_signature__
+    assert (inputs[0].dtype, outputs[0].dtype) == ("float32", "int32")
+    with pytest.raises(teal.InvalidArgument, match=r"\$\.inputs\['x'\]: dtype 'object' is not one of Teal's"):
+        teal.signature(inputs={"x": (object, None)}, outputs={})

@@ -33,6 +33,10 @@ def echo(x: Array) -> Array:
     return x
 
 
+def masked(x: Array) -> Array:
+    return np.ma.masked_array(x, mask=x > 0)
+
+
 def add(x: Array, y: Any = 10) -> Array:
     return x + np.asarray(y)
 

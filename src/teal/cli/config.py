@@ -34,24 +34,25 @@ def flags() -> dict[str, list[str]]:
 
 
 @click.command("config", short_help="Where liblaika (the C library) lies.")
-@click.option("--pkgconfig", "wanted", flag_value="pkgconfig", help="The folder for PKG_CONFIG_PATH.")
-@click.option("--cflags", "wanted", flag_value="cflags", help="Flags for the compiler, without pkg-config.")
-@click.option("--libs", "wanted", flag_value="libs", help="Flags for the linker, without pkg-config.")
+@click.option("--pkgconfig", is_flag=True, help="The folder for PKG_CONFIG_PATH.")
+@click.option("--cflags", is_flag=True, help="Flags for the compiler, without pkg-config.")
+@click.option("--libs", is_flag=True, help="Flags for the linker, without pkg-config.")
 @options.json_option
-def command(wanted: str | None, as_json: bool) -> None:
+def command(as_json: bool, **asked: bool) -> None:
     """Show where liblaika (the C library) lies. Without an option: all of it.
 
     \b
     Examples:
       export PKG_CONFIG_PATH=$(teal config --pkgconfig)
       cc program.c $(pkg-config --cflags --libs laika) -o program
-      cc program.c $(teal config --cflags) $(teal config --libs) -o program
+      cc program.c $(teal config --cflags --libs) -o program
     """
     found = flags()
     if as_json:
         draw.emit(found)
-    elif wanted is not None:
-        click.echo(" ".join(shlex.quote(part) for part in found[wanted]))
+    elif any(asked.values()):
+        parts = [part for name, these in found.items() if asked[name] for part in these]
+        click.echo(" ".join(shlex.quote(part) for part in parts))
     else:
         for name, parts in found.items():
             click.echo(f"{name:10} {' '.join(shlex.quote(part) for part in parts)}")

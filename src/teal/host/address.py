@@ -17,11 +17,13 @@ import re
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
 
 from teal.errors import Busy, InvalidArgument, NotFound, PeerDied
 
 ENVIRONMENT = "TEAL_HOST"
+_LOOK = 2e-3  # seconds; arbitrary
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -108,13 +110,26 @@ def _who_listens(address: str) -> str:
         probe.close()
 
 
+def _reach(sock: socket.socket, address: str | bytes, timeout: float) -> None:
+    """Connects. A socket with a timeout does not wait while the backlog is full, and nothing tells: we look again."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            sock.connect(address)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError from None
+            time.sleep(_LOOK)
+
+
 def connect(address: str | None, timeout: float = 5.0) -> tuple[socket.socket, str]:
     """A connected socket and the address used. Raises NotFound when no host listens there, or a stranger's does."""
     chosen = default_address() if address is None else address
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout)
     try:
-        sock.connect(socket_address(chosen))
+        _reach(sock, socket_address(chosen), timeout)
     except TimeoutError:
         sock.close()
         raise PeerDied("host", f"something listens at {chosen} and took no connection within {timeout} s") from None

@@ -1,7 +1,6 @@
 """What people give as arguments, checked by hand: a wrong type is said with its path, before anything was done.
 
-Only the arguments of ``Host``, ``connect`` and ``load`` come through here. What travels in messages is checked by
-msgspec, and what goes into a call by the signature of its model.
+What goes into a call is checked by the signature of its model instead.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
+import numpy as np
+
+from teal import _core
 from teal.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -45,9 +47,11 @@ def one_of(value: object, kinds: type[T] | tuple[type[T], ...], path: str, expec
 
 
 def optional(value: object, kinds: type[T] | tuple[type[T], ...], path: str, expected: str) -> T | None:
-    """The same, or None. A bool is no number."""
+    """The same, or None. A bool is no number, and a number is one that messages can hold."""
     if value is not None and isinstance(value, bool) and kinds is int:
         raise wrong(value, path, expected)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgument(f"a number of {value.bit_length()} bits, expected at most 63", path=path)
     return None if value is None else one_of(value, kinds, path, expected)
 
 
@@ -56,6 +60,42 @@ def seconds(value: object, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise wrong(value, path, "a number of seconds")
     return float(value)
+
+
+def shape(value: object, path: str) -> list[int]:
+    """Extents, or the one extent of a vector, as NumPy takes them. Raises InvalidArgument."""
+    given: Any = (value,) if isinstance(value, int) or not hasattr(value, "__iter__") else value
+    expected = "a whole number or a sequence of them"
+    if isinstance(value, (str, bytes, Mapping, set, frozenset)):
+        raise wrong(value, path, expected)
+    try:
+        extents = [operator.index(extent) for extent in given]
+    except TypeError:
+        raise wrong(value, path, expected) from None
+    if not all(0 <= extent < 1 << 63 for extent in extents):
+        raise InvalidArgument(f"{tuple(extents)}, expected extents of 0 to 2^63 - 1", path=path)
+    return extents
+
+
+def dtype(value: object, path: str) -> str:
+    """The name of a dtype that was given by name or as NumPy has it: ``np.float32``, ``np.dtype("f4")``.
+
+    Raises InvalidArgument.
+    """
+    name = value
+    if not isinstance(value, str):
+        try:
+            if value is None:  # which NumPy takes for float64
+                raise TypeError
+            found = np.dtype(value)  # type: ignore[call-overload]
+        except TypeError:
+            raise wrong(value, path, "a dtype such as 'float32' or np.float32") from None
+        name = found.name if found.isnative and found.names is None else str(found)
+    try:
+        _core.dtype_size(str(name))
+    except InvalidArgument as error:
+        raise InvalidArgument(str(error), path=path) from None
+    return str(name)
 
 
 def path_of(value: object, path: str, expected: str) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 from teal import _core
 from teal.errors import InvalidArgument
 from teal.host import wire
+from teal.host.outputs import Outputs
 from teal.kernel.strings import is_strings, pack
 
 
@@ -43,6 +44,8 @@ def described(value: Any, spec: wire.Spec, path: str, session: _core.Session) ->
             return place, place.key
         if kind is np.ndarray and (name := PLAIN_DTYPES.get(value.dtype)) is not None:
             return value, (name, value.shape, 0)
+    if kind is Outputs:
+        return described(_only(value, path), spec, path, session)
     if isinstance(value, _core.Tensor) and value.dtype == "BYTES":
         value = value.numpy()
     if spec.dtype == "BYTES" or (spec.dtype is None and is_strings(value)):
@@ -64,6 +67,15 @@ def described(value: Any, spec: wire.Spec, path: str, session: _core.Session) ->
     except TypeError as error:
         raise InvalidArgument(f"{type(value).__name__} is {error}", path=path) from None
     return value, (dtype, shape, 0)
+
+
+def _only(outputs: Outputs, path: str) -> _core.Tensor:
+    """What ``m2(m1(x))`` means."""
+    if len(outputs) != 1:
+        raise InvalidArgument(
+            f"{len(outputs)} outputs of a call, expected one; give outputs[name], of {list(outputs.names)}", path=path
+        )
+    return outputs[0]
 
 
 _WIDE = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # ml_dtypes'

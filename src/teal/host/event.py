@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from teal import _core
 from teal.errors import Cancelled, InvalidArgument
+from teal.host.arguments import nanoseconds
 from teal.host.future import Future, heard
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Event:
         return self._core.ended()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until it has come; ``timeout`` in seconds. Raises TimeoutError, Cancelled."""
-        until = 0 if timeout is None else time.monotonic_ns() + max(1, int(timeout * 1e9))
+        """Waits until it has come; ``timeout`` in seconds. Raises TimeoutError, Cancelled, InvalidArgument."""
+        until = 0 if timeout is None else time.monotonic_ns() + max(1, nanoseconds(timeout, "$.timeout"))
         if not self._core.wait(until):
             raise TimeoutError(f"the event did not come within {timeout} s")
         self._check()

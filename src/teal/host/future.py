@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from teal import _core
 from teal.errors import Cancelled, InvalidArgument, NotFound, TealError
@@ -186,6 +186,9 @@ class Future:
                 self.cancel()
                 raise
         return self.result()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a teal.Future belongs to its process; give others what result() returns, as NumPy arrays")
 
 
 class FutureTensor:

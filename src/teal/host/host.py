@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import operator
 import os
 import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+from numpy.typing import DTypeLike
 
 from teal import _core
 from teal._version import __version__
@@ -313,14 +314,16 @@ class Host:
 
     def model(self, name: str, version: int | None = None) -> Model:
         """A loaded model, by name; with ``version`` calls stay with that version. Raises NotFound."""
-        return Model(self, self._ask(wire.Lookup(files.check_name(name), version)), pinned=version is not None)
+        number = argument.optional(version, int, "$.version", "a whole number")
+        return Model(self, self._ask(wire.Lookup(files.check_name(name), number)), pinned=version is not None)
 
     def unload(self, name: str, version: int | None = None, *, force: bool = False) -> None:
         """Unloads one version, or all of a name. Requests in flight finish first; ``force`` cancels waiting ones.
 
         Returns when the workers have given the memory back. Raises NotFound.
         """
-        self._ask(wire.Unload(files.check_name(name), version, force))
+        number = argument.optional(version, int, "$.version", "a whole number")
+        self._ask(wire.Unload(files.check_name(name), number, bool(force)))
 
     def rollback(self, name: str, version: int | None = None, *, timeout: float = wire.LOAD_TIMEOUT) -> Model:
         """Makes an earlier version current again, under load and without losing a request.
@@ -370,21 +373,26 @@ class Host:
     # ---- memory --------------------------------------------------------------------------------------------------
 
     def empty(
-        self, shape: Sequence[int], dtype: str = "float32", *, pages: str = "best", pool: str = DEFAULT_POOL
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        pages: str = "best",
+        pool: str = DEFAULT_POOL,
     ) -> _core.Tensor:
         """A zeroed tensor in this client's shared memory. pages: small, best or huge (2 MiB).
 
+        shape: extents, or one for a vector. dtype: a name, or NumPy's (``np.int8``; ml_dtypes' too).
         pool: whose models take it where it is (``model.info.pool``); those of another get a copy, which is counted.
         Raises QuotaExceeded, InvalidArgument, NotFound (no such pool).
         """
         self._connection.check_not_forked()
         if self._connection.closed:
             raise Closed("the connection to the host is closed")
-        if not all(0 <= operator.index(extent) < 1 << 63 for extent in shape):
-            raise InvalidArgument(f"{tuple(shape)}, expected extents of 0 to 2^63 - 1", path="$.shape")
+        extents, name = argument.shape(shape, "$.shape"), argument.dtype(dtype, "$.dtype")
         session = self._connection.session(argument.one_of(pool, str, "$.pool", "the name of a pool"))
-        size = _core.dtype_size(dtype) * math.prod(shape)
-        return session.with_room(lambda: session.core.allocate(dtype, list(shape)), size, pages)
+        size = _core.dtype_size(name) * math.prod(extents)
+        return session.with_room(lambda: session.core.allocate(name, extents), size, pages)
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 
@@ -439,6 +447,9 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a teal.Host belongs to its process; give host.address, and teal.connect(address) there")
 
     def __repr__(self) -> str:
         state = " closed" if self._connection.closed else ""

@@ -14,7 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -242,6 +242,11 @@ class Model:
     def unload(self) -> None:
         """Unloads the pinned version, or every version of this name. Requests in flight finish first."""
         self._host.unload(self.name, self._pinned or None)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a teal.Model belongs to its process; give host.address, and teal.connect(address).model(name) there"
+        )
 
     def __repr__(self) -> str:
         return f"teal.Model({self.name!r}, version={self.version}{', pinned' if self._pinned else ''})"

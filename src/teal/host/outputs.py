@@ -10,7 +10,7 @@ from teal.errors import NotFound
 
 
 class Outputs(tuple[Tensor, ...]):
-    """A tuple of tensors; ``outputs["name"]`` works too. Each tensor keeps the memory it shows."""
+    """A tuple of tensors; ``outputs["name"]`` and ``dict(outputs)`` work too. Each tensor keeps the memory it shows."""
 
     names: tuple[str, ...]
 
@@ -33,6 +33,13 @@ class Outputs(tuple[Tensor, ...]):
             except ValueError:
                 raise NotFound(f"output {key!r}; the outputs are {list(self.names)}") from None
         return super().__getitem__(key)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.names if isinstance(item, str) else super().__contains__(item)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names."""
+        return self.names
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) pairs."""

@@ -7,6 +7,9 @@ after the other, on a third thread, so that neither a model that takes minutes n
 loop or other clients' memory waiting. When the host goes, the process leaves at once, whatever it is doing: the control
 socket closes, and should the interpreter be busy with something that lets no other thread run, the kernel's own signal
 (PR_SET_PDEATHSIG) ends it.
+
+A kernel may fork. Its child has none of these threads and no way to the host; one that comes back from the kernel ends
+(core/bindings/worker.cpp), so that there is one worker.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -240,7 +244,8 @@ class Control:
             order.duck_key,
             order.headers,
         )
-        kernel = load_kernel(order.kernel, source)
+        with _in_this_process():
+            kernel = load_kernel(order.kernel, source)
         self._hand_over(order, getattr(kernel, "snapshot", None))
         report.inputs, report.outputs, report.pure = kernel.inputs, kernel.outputs, kernel.pure
         # Of engines; other kernels do not have these.
@@ -332,7 +337,8 @@ class Control:
         kernel = self._kernels.pop((dropped.index, dropped.epoch), None)
         if kernel is not None:
             try:
-                kernel.close()
+                with _in_this_process():
+                    kernel.close()
             except Exception:  # a user's close(): its mistake must not keep the memory, and must be seen
                 traceback.print_exc()
             del kernel
@@ -384,6 +390,20 @@ class Control:
             os.close(fd)
 
 
+@contextlib.contextmanager
+def _in_this_process() -> Iterator[None]:
+    """For what may fork: only the parent comes out of it."""
+    pid = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != pid:
+            raised = sys.exc_info()[0] is not None
+            if raised:
+                traceback.print_exc()
+            os._exit(int(raised))
+
+
 def _write_all(fd: int, raw: bytes | memoryview, at: int) -> None:
     view = memoryview(raw)
     while view:
@@ -424,6 +444,7 @@ def main(argv: list[str]) -> int:
         raise InternalError("worker: the control descriptor is not a UNIX socket")
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not look at it
+    os.register_at_fork(after_in_child=control.close)  # of a kernel: else the host would not hear of this process's end
     side = Control(control, pool_fd, lender)
     if index >= 0:
         side.take_up(index)

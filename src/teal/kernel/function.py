@@ -12,6 +12,8 @@ Without one, inputs are the callable's parameters, of any dtype and shape (those
 there is one output, ``output``. A function may have effects: it is never run again after a worker died, nor run after a
 successful cancel(), unless it was loaded as idempotent.
 
+A function may fork, but one process comes back: a child that returns or raises ends there.
+
 A generator function answers with what it *returns*; what it yields means nothing. Each yield is a place where the
 request may leave its worker to others and go on later, in the same process: in between, others run there, of the same
 function too. It is closed (GeneratorExit at the yield, ``finally`` blocks run) when its request ends before it does.
@@ -25,23 +27,26 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from teal._core import Tensor, WorkerSlot, describe, dtype_size
+from teal._core import Tensor, WorkerSlot, describe
 from teal.errors import InvalidArgument, KernelFailed, NotFound
+from teal.host import argument
 from teal.host.wire import Spec
 from teal.kernel.protocol import MAX_RANK, Outcome, Source, check_inputs, check_shape
 from teal.kernel.strings import is_strings, pack
 
 F = TypeVar("F", bound=Callable[..., Any])
 Shape = Sequence[int | str | None]
-Tensors = Mapping[str, tuple[str | None, Shape | None]]
+Tensors = Mapping[str, tuple[DTypeLike | None, Shape | None]]
 
 
 def signature(*, inputs: Tensors, outputs: Tensors, pure: bool = False) -> Callable[[F], F]:
     """Declares a function kernel's tensors: name → (dtype, shape); shape entries are ints, symbolic names or None.
 
-    A dtype or shape of None stands for any. ``pure``: the function has no effects, so that it may run again after a
-    crash, and its result may be dropped. Raises InvalidArgument for what is no such declaration.
+    A dtype is a name, or NumPy's (``np.float32``). A dtype or shape of None stands for any. ``pure``: the function has
+    no effects, so that it may run again after a crash, and its result may be dropped. Raises InvalidArgument for what
+    is no such declaration.
     """
     declared = (_specs(inputs, "inputs"), _specs(outputs, "outputs"), bool(pure))
 
@@ -58,12 +63,8 @@ def _specs(tensors: Tensors, side: str) -> list[Spec]:
         path = f"$.{side}[{name!r}]"
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
             raise InvalidArgument(f"{entry!r}, expected (dtype, shape)", path=path)
-        dtype, shape = entry
-        if dtype is not None:
-            try:
-                dtype_size(dtype)
-            except (InvalidArgument, TypeError) as error:
-                raise InvalidArgument(str(error), path=path) from None
+        given, shape = entry
+        dtype = None if given is None else argument.dtype(given, path)
         if shape is not None and not _is_shape(shape):
             raise InvalidArgument(
                 f"shape {shape!r}, expected at most {MAX_RANK} entries: 0 or more, a name, or None", path=path
@@ -230,6 +231,10 @@ def _stored(value: Any, spec: Spec, path: str, extents: dict[str, int]) -> Any:
 def _array(value: Any, spec: Spec, path: str) -> tuple[Any, str, tuple[int, ...]]:
     """(array that the core can read in one piece, dtype, shape)"""
     array = value
+    if isinstance(value, np.ndarray) and hasattr(value, "mask"):
+        raise InvalidArgument(
+            f"output {spec.name!r} is a masked array, which would lose its mask; give .filled(…)", path=path
+        )
     if not hasattr(value, "__dlpack__") or isinstance(value, (np.ndarray, np.generic)):
         try:
             array = np.asarray(value)
