@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import teal
+from teal.kernel.onnx import check_size
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -361,3 +362,9 @@ def test_bytes_that_are_no_text(load: Any, onnx_model: Any) -> None:
     with pytest.raises(teal.KernelFailed):
         model([b"\xff\xfe"])
     assert model([b"good"])[0].numpy().tolist() == [b"good"]
+
+
+def test_a_file_that_no_protocol_buffer_holds() -> None:
+    check_size((1 << 31) - 1, "m.onnx")
+    with pytest.raises(teal.InvalidArgument, match=r"m\.onnx: 2147483648 bytes, and an ONNX file has less than 2\^31"):
+        check_size(1 << 31, "m.onnx")

@@ -68,12 +68,22 @@ _BOUNDED = (1, 32)  # the first onnxruntime that is known to take a bound for it
 # Initializers that a caller may replace are optional inputs. Old exporters list every weight like that; whoever has
 # more than these few is one of them, and they stay constants.
 _MOST_OPTIONAL = 16
+_LARGEST = (1 << 31) - 1  # bytes; of any message of protocol buffers
 # The saved graph calls its weights by a file's name, which is that of a descriptor while it is saved.
 _WEIGHTS = "1021"
 _SAVED = {
     "session.optimized_model_external_initializers_file_name": _WEIGHTS,
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
 }
+
+
+def check_size(nbytes: int, reference: str) -> None:
+    """Raises InvalidArgument for what is too large: onnxruntime complains on stdout, tries again, and takes minutes."""
+    if nbytes > _LARGEST:
+        raise InvalidArgument(
+            f"{reference}: {nbytes} bytes, and an ONNX file has less than 2^31; save its weights in a file of their "
+            "own beside it (external data)"
+        )
 
 
 class OnnxKernel:
@@ -89,6 +99,7 @@ class OnnxKernel:
         self.snapshot: Snapshot | None = None
         self.restored = False
         file = sealed.mapped(source, "an ONNX model")
+        check_size(len(file), source.reference)
         self._session = self._opened(source, file)
         free = unranked(file)
         self._run_options = ort.RunOptions()
