@@ -155,3 +155,20 @@ def test_numbers_that_no_message_holds(host: teal.Host, name: str) -> None:
 def test_of_waiting_for_an_event(host: teal.Host, timeout: Any) -> None:
     with pytest.raises(teal.InvalidArgument, match=r"\$\.timeout: .*, expected seconds from now"):
         host.event().wait(timeout)
+
+
+def test_what_numpy_would_convert(host: teal.Host) -> None:
+    """Tables and images of other libraries: what becomes of them is for the caller to say."""
+
+    class Frame:
+        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            return np.ones(3)
+
+    class Image:
+        __array_interface__ = np.ones(3).__array_interface__
+
+    model = host.load("echo", "builtin:identity")
+    for kind in (Frame, Image):
+        with pytest.raises(teal.InvalidArgument, match=rf"inputs\[0\]: {kind.__name__} is no array itself; give numpy"):
+            model(kind())
+    assert model(np.asarray(Frame()))[0].shape == (3,)

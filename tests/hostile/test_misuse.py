@@ -281,7 +281,7 @@ def test_sources(attached: teal.Host, tmp_path: Path) -> None:
     )
     refused(load("builtin:identity", version=0), "$.version", "1 to 2^31 - 1")
     refused(load("builtin:identity", version=1 << 31), "$.version", "1 to 2^31 - 1")
-    refused(load("builtin:identity", version=1 << 70), None, "out of range")
+    refused(load("builtin:identity", version=1 << 70), "$.version", "71 bits, expected at most 63")
     refused(load("builtin:identity", threads=0), "$.threads", "1 to 1024")
     refused(load(None), "$.source", "no model repository", "--repository")
     for source, words in [

@@ -65,7 +65,11 @@ def described(value: Any, spec: wire.Spec, path: str, session: _core.Session) ->
     try:
         dtype, shape, _ = _core.describe(value)
     except TypeError as error:
-        raise InvalidArgument(f"{type(value).__name__} is {error}", path=path) from None
+        said = type(value).__name__
+        made = hasattr(value, "__array__") and not hasattr(value, "__dlpack__")  # tables of other libraries, …
+        if made or hasattr(value, "__array_interface__"):  # … and images
+            raise InvalidArgument(f"{said} is no array itself; give numpy.asarray(…) of it", path=path) from None
+        raise InvalidArgument(f"{said} is {error}", path=path) from None
     return value, (dtype, shape, 0)
 
 
