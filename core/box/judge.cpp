@@ -26,8 +26,10 @@ namespace {
 
 constexpr std::uint64_t page = 4096;
 constexpr std::uint64_t longest_limit_ns = 500'000'000'000;
-constexpr std::uint64_t own_data_bytes = 4u << 20, own_space_bytes = 64u << 20;
+constexpr std::uint64_t own_space_bytes = 64u << 20;
+constexpr std::uint64_t usual_stack_bytes = 8u << 20;      // of a run's memory, or an eighth of it: more is there for the stack only while others leave it
 constexpr std::uint64_t fuse_extra_ns = 10'000'000;
+constexpr std::uint64_t crowded_ns = 20'000'000'000;       // a run may wait for CPUs so much longer: less than clients wait for its record
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 std::uint64_t ns_of(const timeval& time) noexcept {
@@ -90,7 +92,8 @@ public:
             const std::lock_guard lock(yard_.mutex);
             memory_ = yard_.memory;
         }
-        if (::ptrace(PTRACE_SEIZE, pid_, nullptr, reinterpret_cast<void*>(PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL)) != 0) {
+        if (!memory_) throw Error(Code::internal_error, "the box's memory map is not known here: is /proc mounted?");
+        if (::ptrace(PTRACE_SEIZE, pid_, nullptr, reinterpret_cast<void*>(PTRACE_O_TRACEEXIT | PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL)) != 0) {
             const int error = errno;
             kill_process(box_.pidfd.get(), box_.pid);
             throw Error(Code::internal_error, system_message("ptrace of a box (in a container: allow SYS_PTRACE)", error));
@@ -117,10 +120,12 @@ private:
         BecomeMessage m{};
         m.kind = order_.abi == Abi::duckinfo ? BoxKind::duckinfo_run : BoxKind::linux_run;
         m.cores = 1;
-        m.stack_room = round_up(order_.stack_bytes, page);
+        m.stack_room = stack_of(order_);
         m.tsc_hz = ticks_per_second();
-        const std::uint64_t least = writable_bytes(order_.image) + m.stack_room;
-        m.data_limit = own_data_bytes + std::max(order_.memory_bytes, least);
+        // The kernel counts mappings, not what is written: all that the stack may become is mapped from the start, so it is added. A program that
+        // fills both its heap and its stack beyond the limit is found when its pages are counted.
+        const std::uint64_t usual = std::min({usual_stack_bytes, order_.memory_bytes / 8, m.stack_room});
+        m.data_limit = memory_->data_bytes + std::max(order_.memory_bytes - usual, writable_bytes(order_.image)) + m.stack_room;
         m.space_limit = own_space_bytes + image_bytes(order_.image) + m.stack_room + order_.memory_bytes;
         for (const RunOrder::Buffer& buffer : order_.buffers) m.space_limit += buffer.bytes;
         m.file_limit = std::max(order_.out_limit, order_.err_limit);
@@ -166,6 +171,7 @@ private:
         fuse_->clock = cpu_clock(box_.pid);
         fuse_->cpu_end = cpu_before_ + order_.time_limit_ns + order_.time_limit_ns / 100 + fuse_extra_ns;
         fuse_->wall_end = began_ns_ + wall;
+        fuse_->wait_most = order_.time_limit_ns / 2 + crowded_ns;
         bool told = false;
         {
             const std::lock_guard lock(yard_.mutex);
@@ -184,6 +190,9 @@ private:
             leaving();
             reaped_ = ::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr) == 0;
             if (reaped_) return true;
+        } else if (event == PTRACE_EVENT_SECCOMP) {
+            const int nothing = yard_.nothing.get();
+            describe_files(pid_, {order_.in < 0 ? nothing : order_.in, order_.out < 0 ? nothing : order_.out, order_.err < 0 ? nothing : order_.err});
         } else if (event == 0) {
             siginfo_t info{};
             deliver = signal;
@@ -208,8 +217,7 @@ private:
         if (::ptrace(PTRACE_GETEVENTMSG, pid_, nullptr, &code) == 0) status_ = static_cast<int>(code);
         record_.count_inst = read_counter(instructions_);
         record_.clk_thread = read_counter(cycles_);
-        static const std::vector<std::pair<std::uint64_t, std::uint64_t>> nothing;
-        pages_ = count_pages(box_.pages.get(), memory_ ? memory_->ranges : nothing, order_.buffers);
+        pages_ = count_pages(box_.pages.get(), memory_->ranges, order_.buffers);
         if (order_.report_address != 0) {
             record_.report.resize(page);
             if (read_memory_of(pid_, order_.report_address, record_.report) != 0) record_.report.clear();
@@ -250,7 +258,7 @@ private:
             r.memory = "peak resident set of the box: no PAGEMAP_SCAN here";
             r.memory_kb = r.memory_kb_accessed = static_cast<std::uint64_t>(used_.ru_maxrss);
         }
-        r.memory_exceeded = r.memory_kb > order_.memory_bytes / 1024;
+        r.memory_exceeded = pages_.known && r.memory_kb > order_.memory_bytes / 1024;
     }
 
     static std::uint64_t size_of(int fd, std::uint64_t limit, bool& truncated) noexcept {
@@ -283,6 +291,10 @@ private:
             if (r.trap_num == 14 && same) r.trap_cr2 = fault_address_;
             r.status = RunStatus::runtime_error;
         }
+        if (r.memory_exceeded && r.status == RunStatus::finished) {
+            r.status = RunStatus::runtime_error;
+            r.reason = "wrote " + std::to_string(r.memory_kb) + " KiB, the limit is " + std::to_string(order_.memory_bytes / 1024);
+        }
         if (blown) r.trap_num = 32;
         if (blown || r.trap_num == 32 || r.time_ns > order_.time_limit_ns) {
             r.status = RunStatus::time_limit;
@@ -307,7 +319,21 @@ private:
     rusage used_{};
 };
 
+// Here, for boxes of both kinds.
+void check_memory(const RunOrder& order) {
+    if (order.abi == Abi::duckinfo) return;   // layout_of() has looked
+    const std::uint64_t least = writable_bytes(order.image) + page;
+    if (order.memory_bytes < least)
+        throw Error(Code::quota_exceeded, "a memory limit of " + std::to_string(order.memory_bytes) +
+                                              " bytes: the program and one page of stack are " + std::to_string(least));
+}
+
 }  // namespace
+
+std::uint64_t stack_of(const RunOrder& order) noexcept {
+    if (order.abi == Abi::duckinfo || order.stack_bytes != 0) return round_up(order.stack_bytes, page);
+    return round_up(std::min(order.memory_bytes, layout::stack_stride / 2), page);
+}
 
 const char* run_status_name(RunStatus status) noexcept {
     switch (status) {
@@ -322,6 +348,7 @@ const char* run_status_name(RunStatus status) noexcept {
 RunRecord Yard::judge(const RunOrder& order) {
     RunRecord record;
     try {
+        check_memory(order);
         bool guests = false;
         {
             const std::lock_guard lock(state_->mutex);

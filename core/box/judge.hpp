@@ -19,9 +19,9 @@ struct RunOrder {
     Image image;                    // its stack's bytes already say where stdin and the others are mapped (DuckInfo)
     Abi abi = Abi::linux_static;
     std::uint64_t time_limit_ns = 1'000'000'000;    // CPU time; 1 … 500 s
-    std::uint64_t wall_limit_ns = 0;                // 0: twice the time limit + 1 s
+    std::uint64_t wall_limit_ns = 0;                // 0: twice the time limit + 1 s; without what the program waited for a CPU (a process box's)
     std::uint64_t memory_bytes = 256 << 20;
-    std::uint64_t stack_bytes = 8 << 20;
+    std::uint64_t stack_bytes = 0;  // 0: as stack_of() says; of a DuckInfo program none, it is a part of its image
     int in = -1;                    // stdin: linux_static reads it as fd 0 (-1: empty)
     int out = -1, err = -1;         // memfds for fd 1 and 2 of linux_static (-1: thrown away)
     std::uint64_t out_limit = 64 << 20, err_limit = 1 << 20;
@@ -36,6 +36,9 @@ struct RunOrder {
     std::uint64_t report_address = 0;   // duckinfo: the page that is copied into RunRecord::report when the run is over; 0: none
     std::int32_t pin = -1;          // CPU to run on; -1: wherever
 };
+
+// How far a run's stack may grow. Programs that recurse deeply are bounded by their memory, as on the reference, and by nothing less.
+[[nodiscard]] std::uint64_t stack_of(const RunOrder& order) noexcept;
 
 enum class RunStatus : std::uint8_t { finished, time_limit, runtime_error, judge_failed };
 

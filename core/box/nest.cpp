@@ -61,7 +61,10 @@ std::shared_ptr<const BoxMemory> read_memory(std::uint32_t pid) {
     while (std::fgets(line, sizeof line, file) != nullptr) {
         char* end = nullptr;
         const std::uint64_t first = std::strtoull(line, &end, 16);
-        if (*end == '-') memory->ranges.emplace_back(first, std::strtoull(end + 1, nullptr, 16));
+        if (*end != '-') continue;
+        const std::uint64_t last = std::strtoull(end + 1, &end, 16);
+        memory->ranges.emplace_back(first, last);
+        if (std::strncmp(end, " rw-p", 5) == 0 && std::strstr(end, "[stack]") == nullptr) memory->data_bytes += last - first;
     }
     std::fclose(file);
     return memory;
@@ -72,6 +75,18 @@ std::uint64_t slept(std::uint64_t& before, std::uint64_t now, std::uint64_t peri
     const std::uint64_t gap = before != 0 && now > before ? now - before : 0;
     before = now;
     return gap > std::max(asleep_ns, 4 * period) ? gap : 0;
+}
+
+// How long a process could have run and had no CPU. 0: the kernel does not say.
+std::uint64_t waited_ns(std::uint32_t pid) noexcept {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%u/schedstat", pid);
+    std::FILE* file = std::fopen(path, "re");
+    if (file == nullptr) return 0;
+    unsigned long long ran = 0, waited = 0;
+    if (std::fscanf(file, "%llu %llu", &ran, &waited) != 2) waited = 0;
+    std::fclose(file);
+    return waited;
 }
 
 std::uint64_t cpu_ns(std::int32_t clock) noexcept {
@@ -318,7 +333,9 @@ std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     if (fuses.empty()) burned_ns = 0;
     for (const auto& fuse : fuses) {
         fuse->wall_end += asleep;
-        if (fuse->blown.load(std::memory_order_relaxed) || (cpu_ns(fuse->clock) < fuse->cpu_end && now < fuse->wall_end)) continue;
+        if (fuse->blown.load(std::memory_order_relaxed)) continue;
+        const bool wall_over = now >= fuse->wall_end && now >= fuse->wall_end + std::min(waited_ns(fuse->pid), fuse->wait_most);
+        if (cpu_ns(fuse->clock) < fuse->cpu_end && !wall_over) continue;
         fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
         kill_process(fuse->pidfd, fuse->pid);
     }

@@ -1,6 +1,7 @@
 // What the kernel says of a box that is being judged: stops, registers, pages.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -14,6 +15,10 @@ struct Registers {
     std::uint64_t ip = 0, call = 0 /* the system call that it was in; ~0: none */, first = 0 /* its first argument */, stack = 0;
 };
 bool read_registers(std::int32_t pid, Registers& out) noexcept;
+
+// The program is about to ask what one of its three files is, by a call that takes a path as well: newfstatat() or statx(). With no path it is
+// answered as fstat() would be, from `files`; with one it gets ENOSYS. No path is ever looked up.
+void describe_files(std::int32_t pid, const std::array<int, 3>& files) noexcept;
 
 // The reference's trap number for a signal. `code` is siginfo's.
 std::uint32_t trap_of(int signal, int code) noexcept;

@@ -32,9 +32,10 @@ struct Spare {
     Descriptor pages;           // its page table (/proc/PID/pagemap), for boxes of runs
 };
 
-// Address ranges, in their order: [first, second).
+// What a box has mapped before it is told what to run.
 struct BoxMemory {
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;   // addresses, in their order: [first, second)
+    std::uint64_t data_bytes = 0;   // what of it RLIMIT_DATA counts
 };
 
 // A judged run that takes longer than a moment: the yard's thread watches its fuse.
@@ -43,6 +44,7 @@ struct Fuse {
     std::uint32_t pid = 0;
     std::int32_t clock = 0;                 // the box's CPU clock
     std::uint64_t cpu_end = 0, wall_end = 0;
+    std::uint64_t wait_most = 0;            // so much longer on the wall, if it waited for a CPU meanwhile
     std::atomic<bool> blown{false};
 };
 

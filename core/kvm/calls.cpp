@@ -52,9 +52,6 @@ bool fixed_answer(std::uint64_t number, std::int64_t& result) noexcept {
     case SYS_getegid:
         result = 1000;
         return true;
-    case SYS_lseek:
-        result = -ESPIPE;
-        return true;
     case SYS_ioctl:
         result = -ENOTTY;
         return true;
@@ -75,7 +72,7 @@ bool fixed_answer(std::uint64_t number, std::int64_t& result) noexcept {
 bool for_judged_only(std::uint64_t number) noexcept {
     switch (number) {
     case SYS_read: case SYS_readv: case SYS_open: case SYS_openat: case SYS_access: case SYS_readlink: case SYS_readlinkat:
-    case SYS_stat: case SYS_fstat: case SYS_newfstatat: case SYS_lseek: case SYS_ioctl: case SYS_poll: case SYS_getppid: case SYS_prlimit64:
+    case SYS_stat: case SYS_fstat: case SYS_newfstatat: case SYS_statx: case SYS_lseek: case SYS_pread64: case SYS_ioctl: case SYS_poll: case SYS_getppid: case SYS_prlimit64:
         return true;
     default:
         return false;
@@ -102,7 +99,8 @@ End Calls::answer(unsigned core, const Event& event) noexcept {
         return (number & 0xffff'ffff) == 1 ? End{true, 255, status, 0} : End{true, 254, 0, 0};
     }
     if (number == SYS_exit || (number == SYS_exit_group && abi_ == box::Abi::linux_static)) {
-        return {true, 255, static_cast<std::int32_t>(registers.rdi), 0};
+        const auto status = static_cast<std::int32_t>(registers.rdi);
+        return {true, 255, abi_ == box::Abi::linux_static ? status & 0xff : status, 0};   // who waits for a process gets eight bits
     }
     const bool kills = number == SYS_tkill || number == SYS_tgkill || number == SYS_kill;
     const bool itself = registers.rdi == static_cast<std::uint64_t>(only_process);
@@ -133,6 +131,12 @@ std::int64_t Calls::linux_call(std::uint64_t number, const std::uint64_t (&a)[6]
         return a[0] == 0 ? read_input(a[1], a[2]) : -EBADF;
     case SYS_write:
         return write_output(a[0], a[1], a[2]);
+    case SYS_pread64:
+        return a[0] == 0 ? read_input_at(a[1], a[2], a[3]) : -EBADF;
+    case SYS_lseek: {
+        const off_t at = a[0] == 0 ? ::lseek(in_, static_cast<off_t>(a[1]), static_cast<int>(a[2])) : -1;
+        return at >= 0 ? at : a[0] == 0 ? -errno : -ESPIPE;
+    }
     case SYS_readv:
         return vector(a[0], a[1], a[2], false);
     case SYS_writev:
@@ -140,7 +144,7 @@ std::int64_t Calls::linux_call(std::uint64_t number, const std::uint64_t (&a)[6]
     case SYS_brk:
         return set_break(a[0]);
     case SYS_mmap:
-        return map(a[0], a[1], a[2], a[3]);
+        return map(a);
     case SYS_munmap:
         return unmap(a[0], a[1]);
     case SYS_mremap:
@@ -156,9 +160,11 @@ std::int64_t Calls::ask_system(std::uint64_t number, const std::uint64_t (&a)[6]
     switch (number) {
     case SYS_fstat:
         return describe_file(a[0], a[1]);
-    case SYS_newfstatat: {
+    case SYS_newfstatat:
+    case SYS_statx: {
         char first = 1;                                  // fstat by another name, if the path is empty
-        return guest_->read(a[1], &first, 1) && first == 0 ? describe_file(a[0], a[2]) : -ENOENT;
+        if (!guest_->read(a[1], &first, 1) || first != 0) return -ENOENT;
+        return number == SYS_statx ? describe_more(a[0], a[4]) : describe_file(a[0], a[2]);
     }
     case SYS_clock_gettime:
         return tell_time(a[0], a[1]);
@@ -208,6 +214,23 @@ std::int64_t Calls::read_input(std::uint64_t to, std::uint64_t bytes) noexcept {
             break;
         }
         to += piece.size();
+        bytes -= piece.size();
+    }
+    return total;
+}
+
+std::int64_t Calls::read_input_at(std::uint64_t to, std::uint64_t bytes, std::uint64_t offset) noexcept {
+    bytes = std::min(bytes, most_at_once);
+    std::int64_t total = 0;
+    while (bytes > 0) {
+        const auto piece = guest_->reach(to, bytes, true);
+        if (piece.empty()) return total > 0 ? total : -EFAULT;
+        const ssize_t got = ::pread(in_, piece.data(), piece.size(), static_cast<off_t>(offset));
+        if (got < 0) return total > 0 ? total : -errno;
+        total += got;
+        if (static_cast<std::size_t>(got) < piece.size()) break;
+        to += piece.size();
+        offset += piece.size();
         bytes -= piece.size();
     }
     return total;
@@ -282,23 +305,34 @@ std::int64_t Calls::set_break(std::uint64_t to) noexcept {
     return static_cast<std::int64_t>(break_);
 }
 
-std::int64_t Calls::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t protection, std::uint64_t flags) noexcept {
-    if ((flags & MAP_ANONYMOUS) == 0) {
+// Where it shall be is a wish only. Standard input is mapped as a copy: nobody writes to it while the program runs.
+std::int64_t Calls::map(const std::uint64_t (&a)[6]) noexcept {
+    const std::uint64_t bytes = a[1], protection = a[2], flags = a[3];
+    const bool input = (flags & MAP_ANONYMOUS) == 0;
+    if (input && a[4] != 0) {
         return -EBADF;
     }
     if ((flags & (MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED)) != 0) {
         return -EPERM;
     }
-    if ((flags & (MAP_FIXED | MAP_SHARED)) != 0 || (protection & PROT_EXEC) != 0 || bytes == 0) {
-        return (protection & PROT_EXEC) != 0 ? -EACCES : -EINVAL;
+    if ((protection & PROT_EXEC) != 0 || (input && (flags & MAP_SHARED) != 0 && (protection & PROT_WRITE) != 0)) {
+        return -EACCES;
     }
-    static_cast<void>(address);                          // a wish only
+    if ((flags & MAP_FIXED) != 0 || (!input && (flags & MAP_SHARED) != 0) || bytes == 0 || (input && a[5] % page_bytes != 0)) {
+        return -EINVAL;
+    }
     const std::uint64_t size = bytes > heap_end_ - heap_ ? heap_end_ : page_up(bytes);
     if (size > lowest_map_ - page_up(break_)) {
         memory_refused_ = true;
         return -ENOMEM;
     }
     lowest_map_ -= size;
+    if (input) {
+        if (const std::int64_t got = read_input_at(lowest_map_, bytes, a[5]); got < 0) {
+            lowest_map_ += size;
+            return got;
+        }
+    }
     return static_cast<std::int64_t>(lowest_map_);
 }
 
@@ -318,11 +352,36 @@ std::int64_t Calls::describe_file(std::uint64_t fd, std::uint64_t to) noexcept {
     if (fd > 2) {
         return -EBADF;
     }
+    const struct stat about = file(fd);
+    return guest_->write(to, &about, sizeof about) ? 0 : -EFAULT;
+}
+
+std::int64_t Calls::describe_more(std::uint64_t fd, std::uint64_t to) noexcept {
+    if (fd > 2) {
+        return -EBADF;
+    }
+    const struct stat about = file(fd);
+    struct statx more {};
+    more.stx_mask = STATX_TYPE | STATX_MODE | STATX_NLINK | STATX_SIZE;
+    more.stx_mode = static_cast<std::uint16_t>(about.st_mode);
+    more.stx_nlink = static_cast<std::uint32_t>(about.st_nlink);
+    more.stx_size = static_cast<std::uint64_t>(about.st_size);
+    more.stx_blksize = static_cast<std::uint32_t>(about.st_blksize);
+    return guest_->write(to, &more, sizeof more) ? 0 : -EFAULT;
+}
+
+// Standard input is a file, which programs may map when they know how long it is; what they write goes away like into a pipe.
+struct stat Calls::file(std::uint64_t fd) const noexcept {
     struct stat about {};
     about.st_mode = S_IFIFO | 0600;
+    struct stat input {};
+    if (fd == 0 && ::fstat(in_, &input) == 0) {
+        about.st_mode = (input.st_mode & S_IFMT) | 0400;
+        about.st_size = input.st_size;
+    }
     about.st_nlink = 1;
     about.st_blksize = static_cast<blksize_t>(page_bytes);
-    return guest_->write(to, &about, sizeof about) ? 0 : -EFAULT;
+    return about;
 }
 
 // In a judged run every clock says the CPU time used so far, which does not depend on when the run is.

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include <sys/stat.h>
+
 #include "box/judge.hpp"
 #include "kvm/guest.hpp"
 
@@ -53,12 +55,15 @@ private:
     std::int64_t linux_call(std::uint64_t number, const std::uint64_t (&arguments)[6]) noexcept;
     std::int64_t ask_system(std::uint64_t number, const std::uint64_t (&arguments)[6]) noexcept;
     std::int64_t read_input(std::uint64_t to, std::uint64_t bytes) noexcept;
+    std::int64_t read_input_at(std::uint64_t to, std::uint64_t bytes, std::uint64_t offset) noexcept;
     std::int64_t write_output(std::uint64_t fd, std::uint64_t from, std::uint64_t bytes) noexcept;
     std::int64_t vector(std::uint64_t fd, std::uint64_t list, std::uint64_t count, bool write) noexcept;
     std::int64_t set_break(std::uint64_t to) noexcept;
-    std::int64_t map(std::uint64_t address, std::uint64_t bytes, std::uint64_t protection, std::uint64_t flags) noexcept;
+    std::int64_t map(const std::uint64_t (&arguments)[6]) noexcept;
     std::int64_t unmap(std::uint64_t address, std::uint64_t bytes) noexcept;
     std::int64_t describe_file(std::uint64_t fd, std::uint64_t to) noexcept;
+    std::int64_t describe_more(std::uint64_t fd, std::uint64_t to) noexcept;
+    [[nodiscard]] struct stat file(std::uint64_t fd) const noexcept;
     std::int64_t sleep(std::uint64_t clock, std::uint64_t flags, std::uint64_t from) noexcept;
     std::int64_t tell_time(std::uint64_t clock, std::uint64_t to) noexcept;
     std::int64_t set_base(std::uint64_t code, std::uint64_t value) noexcept;

@@ -47,7 +47,7 @@ RunMessage message_for(const box::RunOrder& order, box::BoxKind kind) {
     message.time_limit_ns = order.time_limit_ns;
     message.wall_limit_ns = order.wall_limit_ns != 0 ? order.wall_limit_ns : 2 * order.time_limit_ns + 1'000'000'000;
     message.memory_bytes = order.memory_bytes;
-    message.stack_bytes = order.stack_bytes;
+    message.stack_bytes = box::stack_of(order);
     message.out_limit = order.out_limit;
     message.err_limit = order.err_limit;
     message.report_address = order.report_address;

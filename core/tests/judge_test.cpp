@@ -2,7 +2,10 @@
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+
+#include <thread>
 
 #include "base/error.hpp"
 #include "box/duckinfo.hpp"
@@ -49,7 +52,9 @@ void verdicts(Yard& yard, const elf::Place& place) {
         {"p", RunStatus::finished, 255, 38},     {"r", RunStatus::finished, 255, 0},
     };
     for (const Verdict& expected : table) {
-        const RunRecord record = yard.judge(order_for(place, {"actor", expected.what}));
+        RunOrder order = order_for(place, {"actor", expected.what});
+        order.stack_bytes = 1 << 20;
+        const RunRecord record = yard.judge(order);
         const bool right = record.status == expected.status && record.trap_num == expected.trap &&
                            (record.status == RunStatus::finished ? record.return_code : record.signal) == expected.code;
         if (!CHECK(right))
@@ -98,6 +103,58 @@ void memory_is_counted(Yard& yard, const elf::Place& place) {
     const RunRecord all = yard.judge(order);
     CHECK_EQ(all.status, RunStatus::finished);
     CHECK(all.return_code >= 55 && all.return_code <= 68);
+}
+
+// The stack may take all of the memory; it and the heap together are counted.
+void stacks_are_bounded_by_memory(Yard& yard, const elf::Place& place) {
+    RunOrder order = order_for(place, {"actor", "D"});
+    order.memory_bytes = 64 << 20;
+    order.time_limit_ns = 20'000'000'000;
+    RunRecord record = yard.judge(order);
+    CHECK_EQ(record.status, RunStatus::finished);
+    CHECK_EQ(record.return_code, 41);
+    order.memory_bytes = 32 << 20;
+    record = yard.judge(order);
+    CHECK_EQ(record.status, RunStatus::runtime_error);
+    CHECK_EQ(record.trap_num, 14);
+#if !defined(TEAL_GUESTS)   // a guest's pages are all counted, but its memory is not one sum
+    order = order_for(place, {"actor", "b"});
+    order.memory_bytes = 64 << 20;
+    record = yard.judge(order);
+    if (record.memory == "page table") {
+        CHECK(record.memory_exceeded);
+        CHECK_EQ(record.status, RunStatus::runtime_error);
+        CHECK(record.reason.find("the limit is 65536") != std::string::npos);
+    }
+#endif
+    order = order_for(place, {"actor", "x"});
+    order.memory_bytes = 1 << 20;   // its variables alone are more
+    record = yard.judge(order);
+    CHECK_EQ(record.status, RunStatus::judge_failed);
+    CHECK(record.reason.find("the program and one page of stack are") != std::string::npos);
+}
+
+// A run that waits for a CPU while others have it is not late.
+[[maybe_unused]] void crowded_runs_are_not_late(Yard& yard, const elf::Place& place) {
+    constexpr int crowd = 6;
+    cpu_set_t cpus;
+    CHECK_EQ(::sched_getaffinity(0, sizeof cpus, &cpus), 0);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &cpus)) ++cpu;
+    RunRecord records[crowd];
+    std::vector<std::thread> threads;
+    for (RunRecord& record : records)
+        threads.emplace_back([&] {
+            RunOrder order = order_for(place, {"actor", "u"});
+            order.pin = cpu;
+            order.wall_limit_ns = 300'000'000;
+            record = yard.judge(order);
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (const RunRecord& record : records) {
+        if (!CHECK_EQ(record.status, RunStatus::finished)) std::printf("    %s trap %u\n", record.reason.c_str(), record.trap_num);
+        CHECK(record.time_ns >= 190'000'000);
+    }
 }
 
 void outputs(Yard& yard, const elf::Place& place) {
@@ -158,6 +215,13 @@ void with_a_libc(Yard& yard, const char* name) {
     CHECK_EQ(out.text(), std::string("-5\n1\n22\n30\n"));
     CHECK_EQ(err.text(), std::string("word 1 clock\n"));
     if (record.memory == "page table") CHECK(record.memory_kb < 1000);   // the large block was given back
+    RunOrder files = order_for(*place, {name, "files"});
+    files.in = in.fd, files.out = out.fd, files.err = err.fd;
+    CHECK_EQ(::lseek(in.fd, 0, SEEK_SET), 0);
+    record = yard.judge(files);
+    if (record.trap_num == 255) CHECK_EQ(record.return_code, 0);
+    CHECK_EQ(record.status, RunStatus::finished);
+    CHECK_EQ(yard.judge(order_for(*place, {name, "end"})).return_code, 255);
     record = yard.judge(order_for(*place, {name, "abort"}));
     CHECK_EQ(record.status, RunStatus::runtime_error);
     CHECK_EQ(record.signal, SIGABRT);
@@ -257,6 +321,10 @@ int main() {
         verdicts(yard, *place);
         time_limits(yard, *place);
         memory_is_counted(yard, *place);
+        stacks_are_bounded_by_memory(yard, *place);
+#if !defined(TEAL_GUESTS)
+        crowded_runs_are_not_late(yard, *place);
+#endif
         outputs(yard, *place);
         runs_are_alike(yard, *place);
 #if defined(__x86_64__)

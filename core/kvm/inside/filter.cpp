@@ -26,7 +26,7 @@ constexpr int plain_calls[] = {
     SYS_clock_gettime, SYS_nanosleep, SYS_clock_nanosleep,
     SYS_set_robust_list, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_close, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_restart_syscall,
     SYS_fstat, SYS_newfstatat, SYS_ftruncate, SYS_memfd_create, SYS_recvmsg, SYS_sendto, SYS_getrandom, SYS_rseq,
-    SYS_read, SYS_write, SYS_timer_create, SYS_timer_settime, SYS_timer_delete, SYS_getrusage,   // judged runs
+    SYS_read, SYS_pread64, SYS_lseek, SYS_write, SYS_timer_create, SYS_timer_settime, SYS_timer_delete, SYS_getrusage,   // judged runs
 };
 // To be told that there is none of it.
 constexpr int absent_calls[] = {SYS_clone3, SYS_openat, SYS_readlink, SYS_prctl};

@@ -27,6 +27,12 @@ static int dive(volatile char *above) {
     here[0] = above ? above[0] : 1;
     return dive(here) + here[0];
 }
+/* Depth of a megabyte each: a stack that may be as large as the memory. */
+static int dig(int more) {
+    volatile char here[1 << 20];
+    for (unsigned i = 0; i < sizeof here; i += 4096) here[i] = 1;
+    return (more > 0 ? dig(more - 1) : 0) + here[0];
+}
 static unsigned char touched[1 << 20];
 static char buffer[65536];
 
@@ -41,12 +47,19 @@ void act(const long *stack) {
     case 'v': call3(1, 1, (long)arguments[stack[0] + 1], length(arguments[stack[0] + 1])); leave(0);   /* the first environment variable */
     case 'c': for (long got; (got = call3(0, 0, (long)buffer, sizeof buffer)) > 0;) call3(1, 1, (long)buffer, got); leave(0);   /* cat */
     case 'l': for (;;) __asm__ volatile("" ::: "memory");
+    case 'u': for (long used[2] = {0, 0}; used[0] == 0 && used[1] < 200000000;) call3(228, 2, (long)used, 0); leave(0);   /* 200 ms of CPU time */
     case 's': { const long nap[2] = {1000, 0}; call3(35, (long)nap, 0, 0); leave(0); }      /* sleeps */
     case 'n': *(volatile int *)0x123 = 1; leave(0);
     case 'g': *(volatile int *)0x8000000000000000 = 1; leave(0);
     case 'd': __asm__ volatile("idivl %%ecx" ::"a"(1), "d"(0), "c"(0)); leave(0);
     case 'i': __asm__ volatile("ud2"); leave(0);
     case 'a': call3(234, call3(39, 0, 0, 0), call3(186, 0, 0, 0), 6); leave(0);             /* abort */
+    case 'D': leave(dig(40));                                                               /* 41 MiB of stack */
+    case 'b': for (int i = 0; i < 40; ++i) {                                                /* and 40 MiB of heap before */
+        const long at = map_anonymous(1 << 20);
+        for (long j = 0; j < 1 << 20 && at > 0; j += 4096) *(volatile char *)(at + j) = 1;
+    }
+    leave(dig(40));
     case 'o': dive(0); leave(0);
     case 't': for (unsigned i = 0; i < sizeof touched; i += 4096) touched[i] = 1; leave(0); /* a megabyte */
     case 'r': { unsigned sum = 0; for (unsigned i = 0; i < sizeof touched; i += 4096) sum += *(volatile unsigned char *)(touched + i); leave((long)sum); }
