@@ -159,6 +159,64 @@ def test_judge(name: str, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout_bytes) == (3, b"typed")
 
 
+ENDS = """#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    const int what = getchar();
+    if (what == 's') *(volatile int *)16 = 1;
+    if (what == 'a') abort();
+    if (what == 'm') return malloc(1 << 20) == NULL || malloc(300 << 20) == NULL ? 9 : 0;
+    if (what == 'o') for (long i = 0; i < 40 << 20; ++i) putchar('o');
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ordinary program that ends in many ways."""
+    from teal.duck import cc
+
+    folder = tmp_path_factory.mktemp("ends")
+    (folder / "ends.c").write_text(ENDS)
+    try:
+        cc.compile_program(folder / "ends.c", folder / "ends.elf", abi="linux", level="0")
+    except (teal.NotFound, teal.InvalidArgument) as error:
+        pytest.skip(f"no static C library here: {str(error).splitlines()[0]}")
+    return folder / "ends.elf"
+
+
+def test_how_an_ordinary_program_ended(name: str, ends: Path, tmp_path: Path) -> None:
+    result = typed("duck", "run", ends, "--duck", name, stdin=b"s")
+    assert (result.exit_code, result.stdout_bytes) == (1, b"")
+    assert "Runtime Error: SIGSEGV at 0x" in result.stderr
+    assert "which used address 0x10" in result.stderr
+    assert "Runtime Error: SIGABRT at 0x" in typed("duck", "run", ends, "--duck", name, stdin=b"a").stderr
+    (tmp_path / "in").write_bytes(b"s")
+    assert typed("judge", ends, "--duck", name, "--stdin", tmp_path / "in").output.startswith("Runtime Error: SIGSEGV")
+    result = typed("duck", "run", ends, "--duck", name, stdin=b"o")
+    assert (result.exit_code, len(result.stdout_bytes)) == (1, 32 << 20)
+    assert "stdout was cut after 33554432 bytes" in result.stderr
+
+
+def test_options_of_ordinary_and_resident_programs(name: str, ends: Path) -> None:
+    assert typed("duck", "run", ends, "--duck", name, stdin=b"m").exit_code == 9
+    assert typed("duck", "run", ends, "--duck", name, "--memory", "400M", stdin=b"m").exit_code == 0
+    assert typed("duck", "run", PROGRAM, "--duck", name, "--memory", "1M", stdin=b"e").stdout_bytes == b"e"
+    for option in ("--cores", "--calls", "--ob"):
+        refused = typed("duck", "run", ends, "--duck", name, option, "2")
+        assert refused.exit_code == 2
+        assert f"{option} is for resident programs" in refused.stderr
+    assert "--ib is for resident" in typed("duck", "run", ends, "--duck", name, "--ib", ends).stderr
+
+
+@pytest.mark.parametrize("limit", ["0", "0s", "501s"])
+def test_a_time_limit_that_is_none(name: str, limit: str) -> None:
+    refused = typed("judge", PROGRAM, "--duck", name, "--time", limit).exception
+    assert isinstance(refused, teal.InvalidArgument)
+    assert str(refused) == f"$.time: '{limit}', expected more than nothing, and at most 500s"
+
+
 def test_a_lazy_group_knows_its_commands() -> None:
     assert isinstance(duck_group.command, click.Group)
     assert typed("duck", "nonsense").exit_code == 2

@@ -38,6 +38,31 @@ def test_arguments_are_anything_packed(duck: teal.Duck, program: Path) -> None:
         assert session.statistics().restarts == 0
 
 
+def test_what_is_no_size_and_no_bytes_is_refused(duck: teal.Duck, program: Path) -> None:
+    objects = np.array([object()])
+    with duck.open(program) as session:
+        with pytest.raises(teal.InvalidArgument, match="holds Python objects"):
+            session.map(objects)
+        with pytest.raises(teal.InvalidArgument, match=r"\$\.nbytes: -1"):
+            session.prepare(-1)
+
+
+def test_sessions_that_nobody_holds_are_closed(duck: teal.Duck, program: Path) -> None:
+    numbers = set()
+    for _ in range(3):
+        session = duck.open(program)
+        numbers.add(session.number)
+    call = session.prepare(2)  # holds the last one
+    del session
+    gc.collect()
+    with duck.open(program) as last:
+        rows = {row["session"] for row in duck.info()["sessions"]}
+        assert len(rows & numbers) == 1
+        assert last.number in rows
+        call.args.numpy()[:] = ord("e")
+        assert bytes(call()) == b"ee"
+
+
 def test_state_stays_and_each_session_has_its_own(duck: teal.Duck, program: Path) -> None:
     with duck.open(program) as one, duck.open(program) as other:
         assert [number(one.call(b"c")) for _ in range(3)] == [1, 2, 3]

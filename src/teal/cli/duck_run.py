@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from teal.cli import draw, duck_options, options
+from teal.cli.judge import ended
 
 if TYPE_CHECKING:
     from teal.duck.duck import Duck
+
+ORDINARY_MEMORY = 256 << 20
+MOST_OUTPUT = 32 << 20  # that travels with a record
 
 
 @click.command("run", short_help="Run a program once: stdin to stdout.")
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--cores", default=1, show_default=True, type=click.IntRange(1, 64), metavar="N", help="That enter it.")
 @click.option("--ib", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Its input buffer.")
 @click.option("--ob", default="1M", show_default=True, callback=options.nbytes, metavar="SIZE", help="Output buffer.")
+@click.option("--memory", callback=options.nbytes, metavar="SIZE", help="[default: 256M of an ordinary program]")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Then it is ended.")
 @click.option(
     "--calls", default=1, show_default=True, type=click.IntRange(1), metavar="N", help="So often; last answer."
@@ -35,6 +41,7 @@ def command(
     cores: int,
     ib: str | None,
     ob: int,
+    memory: int | None,
     timeout: str,
     calls: int,
     duck: str | None,
@@ -44,20 +51,27 @@ def command(
 ) -> None:
     """Run PROGRAM once: what comes in on stdin are its arguments, its answer goes to stdout.
 
+    An ordinary static program reads stdin and writes stdout itself, and the exit status is its own.
+
     \b
     Examples:
       echo world | teal duck run hello.elf
+      teal duck run prog.elf --memory 1G --timeout 10s < in > out
       teal duck run gemv.elf --ib weights.bin --cores 2 < x.bin > y.bin
       teal duck run hello.elf --duck 10.0.0.2:7311 --key-file duck.key --calls 1000 --json < /dev/null
     """
+    resident = _resident(program)
+    if not resident:
+        _refuse_for_resident(program)
     given = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     with ExitStack() as stack:
         reached = stack.enter_context(_reached(stack, duck, key_file, tcp))
-        if not _resident(program):
-            _judge(reached, program, given, timeout, as_json)
+        if not resident:
+            _judge(reached, program, given, timeout, memory or ORDINARY_MEMORY, as_json)
             return
+        limit: dict[str, Any] = {} if memory is None else {"memory": memory}
         session = stack.enter_context(
-            reached.open(program, cores=cores, ob=ob, args=max(4096, len(given)), timeout=timeout)
+            reached.open(program, cores=cores, ob=ob, args=max(4096, len(given)), timeout=timeout, **limit)
         )
         if ib is not None:
             session.map(ib)
@@ -109,15 +123,28 @@ def _is_text(data: bytes) -> bool:
         return False
 
 
-def _judge(duck: Duck, program: str, given: bytes, timeout: str, as_json: bool) -> None:
-    record = duck.judge(program, stdin=given, time=timeout)
+def _refuse_for_resident(program: str) -> None:
+    context = click.get_current_context()
+    for name in ("cores", "ib", "ob", "calls"):
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, None):
+            raise click.UsageError(
+                f"--{name} is for resident programs (duck_call() of duck.h); {program} is an ordinary one: it reads "
+                "stdin, and runs once"
+            )
+
+
+def _judge(duck: Duck, program: str, given: bytes, timeout: str, memory: int, as_json: bool) -> None:
+    record = duck.judge(program, stdin=given, time=timeout, memory=memory, output=MOST_OUTPUT)
     out, err = record.pop("stdout"), record.pop("stderr")
     if as_json:
         draw.emit({**record, "stdout": out.decode("utf-8", "replace"), "stderr": err.decode("utf-8", "replace")})
     else:
         sys.stdout.buffer.write(out)
         sys.stderr.buffer.write(err)
+    cut = [name for name in ("stdout", "stderr") if record[f"{name}-truncated"]]
+    for name in cut:
+        click.echo(f"teal: {name} was cut after {record[f'{name}-size']} bytes", err=True)
     if record["status"] != "Run Finished":
-        click.echo(f"teal: {record['status']}{': ' + record['reason'] if record['reason'] else ''}", err=True)
+        click.echo(f"teal: {ended(record)}", err=True)
         sys.exit(1)
-    sys.exit(record["return-code"] & 0xFF)
+    sys.exit(1 if cut else record["return-code"] & 0xFF)

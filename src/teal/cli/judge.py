@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import click
 
 from teal.cli import draw, duck_options, options
+
+PAGE_FAULT = 14
 
 
 @click.command("judge", short_help="Run a program once under limits, and say how it ran.")
@@ -69,8 +72,19 @@ def command(
     sys.exit(0 if record["status"] == "Run Finished" else 1)
 
 
+def ended(record: dict[str, Any]) -> str:
+    """The status, with what is known of why."""
+    why = draw.printable(record["reason"])
+    if not why and record["status"] == "Runtime Error" and record["signal"]:
+        name = next((one.name for one in signal.Signals if one == record["signal"]), f"signal {record['signal']}")
+        why = f"{name} at {record['trap-epc']:#x}"
+        if record["trap-num"] == PAGE_FAULT:
+            why += f", which used address {record['trap-cr2']:#x}"
+    return f"{record['status']}{': ' + why if why else ''}"
+
+
 def _draw(record: dict[str, Any], spread: dict[str, int]) -> None:
-    click.echo(f"{record['status']}{': ' + draw.printable(record['reason']) if record['reason'] else ''}")
+    click.echo(ended(record))
     for name, value in record.items():
         if name not in ("status", "reason", "stdout", "stderr"):
             click.echo(f"  {name:22} {value}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,12 @@ from teal.duck.lent import Lent
 from teal.duck.link import Link, Near, default_address
 from teal.duck.session import Session
 from teal.duck.shared import Place, Segments, address_of
-from teal.errors import InvalidArgument, NotFound
+from teal.errors import Closed, InvalidArgument, NotFound
 from teal.host import argument
 from teal.host.duration import nanoseconds
 
 _SELF_TEST_S = 120.0
+_LONGEST_RUN = 500 * 10**9  # ns of CPU time
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Duck:
         self._pid = os.getpid()
         self._segments = Segments()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._dropped: deque[tuple[int, bool]] = deque()  # sessions that nobody held any more, and whether they ran
         self._once = 0
         self._link: Link
         if _is_far(address):
@@ -111,6 +114,7 @@ class Duck:
         """
         if cancel not in ("wait", "kill"):
             raise InvalidArgument(f"{cancel!r}, expected wait or kill", path="$.cancel")
+        self._close_dropped()
         blob, called = self._program(program)
         order = messages.Open(
             blob.digest,
@@ -130,6 +134,12 @@ class Duck:
             raise
         self._sessions.add(session)
         return session
+
+    def _close_dropped(self) -> None:
+        while self._dropped:
+            number, busy = self._dropped.popleft()
+            with contextlib.suppress(Closed, ConnectionError, NotFound):
+                self._link.ask(messages.Close(number, kill=busy))
 
     def empty(self, shape: int | tuple[int, ...], dtype: str = "uint8") -> Tensor:
         """Zeros in shared memory that ``session.map`` hands to a program where they are, without a copy."""
@@ -173,7 +183,10 @@ class Duck:
         if isinstance(x, (str, os.PathLike)):
             return self._file(os.fspath(x))
         try:
-            view = memoryview(x).cast("B")
+            view = memoryview(x)
+            if "O" in (view.format or ""):
+                raise TypeError("it holds Python objects")
+            view = view.cast("B")
             return blobs.from_bytes(view) if self._link.near else Lent(view)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
@@ -233,13 +246,15 @@ class Duck:
         ``stdin``: bytes or a path. ``abi``: linux (an ordinary static program) or duckinfo. What the program does, or
         fails to do, is in the record's status. Raises NotFound, InvalidArgument, QuotaExceeded, PeerDied.
         """
+        limit = nanoseconds(time, "$.time")
+        if not 0 < limit <= _LONGEST_RUN:
+            raise InvalidArgument(f"{time!r}, expected more than nothing, and at most 500s", path="$.time")
         blob, called = self._program(program)
         try:
             self._link.put("programs", blob)
         finally:
             blob.close()
         given = None if stdin is None else self.put(stdin).digest
-        limit = nanoseconds(time, "$.time")
         order = messages.Judge(
             blob.digest,
             limit,

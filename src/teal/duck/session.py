@@ -24,6 +24,7 @@ from teal.duck import messages
 from teal.duck.future import DuckFuture
 from teal.duck.shared import Place
 from teal.errors import Busy, Closed, DeadlineExceeded, InvalidArgument, KernelFailed, NotFound, PeerDied, TealError
+from teal.host import argument
 from teal.host.duration import nanoseconds
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Session:
         """A call with ``nbytes`` of arguments that are written in place. See Prepared. Raises InvalidArgument."""
         with self._guard:
             self._ready()
-            return Prepared(self, self._line.prepare(nbytes))
+            return Prepared(self, self._line.prepare(argument.whole(nbytes, 0, messages.MOST_ARGS, "$.nbytes")))
 
     def clear(self) -> None:
         """Fills the output buffer with zeros. What the program keeps elsewhere stays."""
@@ -274,6 +275,12 @@ class Session:
         """The duck gives up what it keeps for the session, if it has not seen its end by itself."""
         with contextlib.suppress(Closed, ConnectionError, NotFound):
             self._duck._link.ask(messages.Close(self.number, kill=kill))
+
+    def __del__(self) -> None:
+        # Collected without a close(), in whatever thread, under whatever lock: the next open() tells the duck.
+        if not getattr(self, "_closed", True) and hasattr(self, "number"):
+            self._blob.close()
+            self._duck._dropped.append((self.number, self._line.busy))
 
     def __enter__(self) -> Session:
         return self
