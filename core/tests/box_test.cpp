@@ -207,6 +207,7 @@ void misdeeds_end_their_session_only(Yard& yard, const Loaded& actor) {
     };
     for (const Misdeed& misdeed : misdeeds) {
         SessionOrder order = order_of(actor);
+        order.stack_bytes = 1 << 20;   // that a dive reaches its end before the bound, also in a guest
         order.call_limit_ns = 200'000'000;
         Opened opened = open(yard, order);
         const Answer answer = opened.caller->call(misdeed.words.data(), misdeed.words.size() * 8);

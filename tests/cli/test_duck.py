@@ -203,6 +203,8 @@ def test_options_of_ordinary_and_resident_programs(name: str, ends: Path) -> Non
     assert typed("duck", "run", ends, "--duck", name, stdin=b"m").exit_code == 9
     assert typed("duck", "run", ends, "--duck", name, "--memory", "400M", stdin=b"m").exit_code == 0
     assert typed("duck", "run", PROGRAM, "--duck", name, "--memory", "1M", stdin=b"e").stdout_bytes == b"e"
+    with pytest.raises(teal.QuotaExceeded, match=r"a run of \d+ bytes with its outputs"):
+        CliRunner().invoke(group, ["judge", str(ends), "--duck", name, "--memory", "1T"], catch_exceptions=False)
     for option in ("--cores", "--calls", "--ob"):
         refused = typed("duck", "run", ends, "--duck", name, option, "2")
         assert refused.exit_code == 2

@@ -173,8 +173,14 @@ class Residents:
 
     @contextmanager
     def holding(self, cost: int) -> Iterator[None]:
-        """So much of the budget, for a while. Raises QuotaExceeded."""
-        self._take(cost)
+        """So much of the budget, for as long as a run takes. Raises QuotaExceeded."""
+        with self._guard:
+            if self._used + cost > self._budget:
+                raise QuotaExceeded(
+                    f"a run of {cost} bytes with its outputs: sessions of this duck have {self._used} of "
+                    f"{self._budget}; ask for less (memory=, output=), or give the duck more --memory"
+                )
+            self._used += cost
         try:
             yield
         finally:
