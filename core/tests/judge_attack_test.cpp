@@ -66,9 +66,11 @@ void attempts_fail(Yard& yard, const elf::Place& place) {
 
 // Every number of the 64-bit and of the 32-bit table that no list in inside/filter.cpp has.
 void unlisted_calls_do_not_exist(Yard& yard, const elf::Place& place) {
-    const std::set<std::uint64_t> listed = {0, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 19, 20, 24, 25, 28, 35, 39, 60, 62, 63, 96, 102, 104, 107, 108, 131, 158, 186,
+    const std::set<std::uint64_t> listed = {
+        0, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 19, 20, 24, 25, 28, 35, 39, 60, 62, 63, 96, 102, 104, 107, 108, 131, 158, 186,
         200, 201, 202, 204, 218, 219, 228, 229, 230, 231, 234, 271, 273, 295, 309, 318, 334, 335, 336};
-    const std::set<std::uint64_t> listed_narrow = {1, 3, 4, 13, 19, 20, 45, 78, 91, 122, 125, 140, 145, 146, 168, 173, 174, 175, 180, 192, 197, 219, 224, 243, 252, 258, 265, 311,
+    const std::set<std::uint64_t> listed_narrow = {
+        1, 3, 4, 13, 19, 20, 45, 78, 91, 122, 125, 140, 145, 146, 168, 173, 174, 175, 180, 192, 197, 219, 224, 243, 252, 258, 265, 311,
         355, 386, 403};
     std::vector<Record> records;
     for (std::uint64_t number = 0; number < 600; ++number) {
