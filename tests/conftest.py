@@ -126,10 +126,10 @@ def onnx_model(tmp_path: Path) -> OnnxModel:
     """``onnx_model("g (float[N] x) => (float[N] y) { y = Neg(x) }")``: the path of that model, in ONNX's own syntax."""
     parser = pytest.importorskip("onnx.parser")
 
-    def make(graph: str, name: str = "model", *, check: bool = True) -> Path:
+    def make(graph: str, name: str = "model", *, check: bool = True, opset: str = '"" : 21') -> Path:
         import onnx
 
-        model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {graph}')
+        model = parser.parse_model(f'<ir_version: 10, opset_import: [{opset}]> {graph}')
         if check:
             onnx.checker.check_model(model, full_check=True)
         path = tmp_path / f"{name}.onnx"

@@ -133,6 +133,15 @@ def test_twice_with_different_threads(load: Any, mlp_path: Path) -> None:
         assert np.allclose(one(x)[0].numpy(), two(x)[0].numpy(), atol=1e-6)
 
 
+def test_what_is_passed_through_keeps_both_names(load: Any, onnx_model: Any) -> None:
+    graph = "g (float[N] a, float[N] Z) => (float[N] out, float[N] again, float[N] m) {{ {} m = Neg(a) }}"
+    model = load(onnx_model(graph.format("out = Identity(Z) again = Identity(Z)")), kernel="openvino")
+    assert [spec.name for spec in model.inputs] == ["a", "Z"]
+    assert [spec.name for spec in model.outputs] == ["out", "again", "m"]
+    answer = model(a=np.ones(2, np.float32), Z=np.full(2, 5, np.float32))
+    assert [answer[name].numpy().tolist() for name in ("out", "again", "m")] == [[5, 5], [5, 5], [-1, -1]]
+
+
 # ---- what cannot be ------------------------------------------------------------------------------------------------
 
 
@@ -143,8 +152,9 @@ def test_an_operator_that_the_engine_lacks(host: teal.Host, onnx_model: Any) -> 
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "elsewhere" : 1]> {graph}')
     path.write_bytes(model.SerializeToString())
     for kernel in ("openvino", "onnx"):
-        with pytest.raises(teal.InvalidArgument, match="Frobnicate"):
+        with pytest.raises(teal.InvalidArgument, match="Frobnicate") as raised:
             host.load("bad", path, kernel=kernel)
+        assert ".cpp:" not in str(raised.value)  # whose words these are, and not where in their sources they are said
 
 
 def test_devices(host: teal.Host, mlp_path: Path) -> None:

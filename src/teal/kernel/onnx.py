@@ -6,7 +6,8 @@ where the client has them. Outputs whose shape is not known before the run are a
 the slot once (counted). When a model writes another shape than its own signature promised, all outputs are allocated
 by the engine from then on, and the copies show in the counters. The weights stay in the session; the file's bytes come
 from a sealed memfd, so what was checked is what is loaded. Data that the model keeps in files of its own is read by the
-engine from the model's folder.
+engine from the model's folder. What classifiers of scikit-learn say of a row as a map from label to score (ZipMap) is one
+row of a matrix here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import functools
 import math
 import mmap
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
 from teal.kernel import sealed
-from teal.kernel.onnx_file import external, unranked
+from teal.kernel.onnx_file import external, labels, unranked
 from teal.kernel.protocol import Outcome, Snapshot, Source, check_inputs
 from teal.kernel.sealed import SMALLEST, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.strings import decoded, pack
@@ -71,6 +73,7 @@ _MOST_OPTIONAL = 16
 _LARGEST = (1 << 31) - 1  # bytes; of any message of protocol buffers
 # The saved graph calls its weights by a file's name, which is that of a descriptor while it is saved.
 _WEIGHTS = "1021"
+_MAPS = re.compile(r"seq\(map\((?:int64|string),(tensor\((?:float|double|int64)\))\)\)")  # what a ZipMap makes
 _SAVED = {
     "session.optimized_model_external_initializers_file_name": _WEIGHTS,
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
@@ -109,7 +112,13 @@ class OnnxKernel:
         replaceable = self._session.get_overridable_initializers()
         if len(replaceable) <= _MOST_OPTIONAL:
             self.inputs += [_spec(node, source.name, optional=True) for node in replaceable]
-        self.outputs = [_spec(node, source.name, free) for node in self._session.get_outputs()]
+        made = self._session.get_outputs()
+        self._maps = labels(file) if any(_MAPS.fullmatch(node.type) for node in made) else {}
+        self.outputs = [_spec(node, source.name, free, maps=self._maps) for node in made]
+        self._maps = {spec.name: self._maps[spec.name] for spec in self.outputs if spec.name in self._maps}
+        for name, columns in self._maps.items():
+            shown = one_line(", ".join(str(label) for label in columns))
+            self.note = "; ".join(filter(None, [self.note, f"{name!r} is a matrix, its columns are {shown}"]))
 
     def _opened(self, source: Source, file: mmap.mmap) -> Any:
         """The session: from the snapshot that came with the load, or of the file, which makes one if it is wanted."""
@@ -166,8 +175,8 @@ class OnnxKernel:
         check_inputs(self.inputs, slot)
         if len(slot.outputs) != len(self.outputs):
             raise InvalidArgument(f"{len(slot.outputs)} outputs, expected {len(self.outputs)}", path="$.outputs")
-        if any(tensor is not None and tensor.dtype == "BYTES" for tensor in slot.inputs):
-            return functools.partial(self._run_strings, slot)
+        if self._maps or any(tensor is not None and tensor.dtype == "BYTES" for tensor in slot.inputs):
+            return functools.partial(self._run_objects, slot)
         free = functools.partial(self._bound, slot, planned=False)
         if self._lies:
             return free()
@@ -301,8 +310,8 @@ class OnnxKernel:
             returned.append(_array(kept, place, spec) if spec.name in left else None)
         return returned
 
-    def _run_strings(self, slot: WorkerSlot) -> Outcome:
-        """Strings have no address an engine could read in place: decoded, run, packed; every copy is counted."""
+    def _run_objects(self, slot: WorkerSlot) -> Outcome:
+        """Strings and maps have no address an engine could use in place: decoded, run, packed; every copy is counted."""
         feeds: dict[str, Any] = {}
         for spec, tensor in zip(self.inputs, slot.inputs, strict=True):
             if tensor is None:
@@ -315,7 +324,7 @@ class OnnxKernel:
         names = [spec.name for spec, wanted in zip(self.outputs, slot.wanted, strict=True) if wanted]
         values = iter(self._session.run(names, feeds, self._run_options))
         return [
-            None if not wanted else _packed(next(values), spec)
+            None if not wanted else _packed(next(values), spec, self._maps.get(spec.name))
             for spec, wanted in zip(self.outputs, slot.wanted, strict=True)
         ]
 
@@ -377,8 +386,17 @@ def _options(source: Source) -> Any:
     return options
 
 
-def _spec(node: Any, model: str, free: frozenset[str] = frozenset(), *, optional: bool = False) -> Spec:
-    """``free``: inputs and outputs without a declared shape."""
+def _spec(
+    node: Any,
+    model: str,
+    free: frozenset[str] = frozenset(),
+    *,
+    optional: bool = False,
+    maps: Mapping[str, Sequence[int | str]] | None = None,
+) -> Spec:
+    """``free``: inputs and outputs without a declared shape. ``maps``: outputs that are maps, and their labels."""
+    if maps and node.name in maps and (of := _MAPS.fullmatch(node.type)):
+        return Spec(node.name, _DTYPES[of[1]], [None, len(maps[node.name])])
     dtype = _DTYPES.get(node.type)
     if dtype is None:
         raise KernelFailed(
@@ -420,5 +438,9 @@ def _numpy_dtype(spec: Spec) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, spec.dtype) if spec.dtype in _ELEMENT_TYPES else spec.dtype)
 
 
-def _packed(array: Any, spec: Spec) -> Any:
+def _packed(array: Any, spec: Spec, columns: Sequence[int | str] | None = None) -> Any:
+    """``columns``: it is a list of maps, which have these keys."""
+    if columns is not None:
+        rows = [[row[label] for label in columns] for row in array]
+        return np.array(rows, spec.dtype).reshape(len(rows), len(columns))
     return pack(array) if spec.dtype == "BYTES" else np.ascontiguousarray(array).reshape(np.shape(array))

@@ -1,11 +1,12 @@
-"""What engines do not say of an ONNX file: shapes that are not declared, names of extents, weights in other files.
+"""What engines do not say of an ONNX file: shapes that are not declared, names of extents, weights in other files, labels.
 
 onnxruntime shows "a scalar" and "any shape" both as ``[]``, and OpenVINO forgets the names of extents. Both are in the
 file: ModelProto.graph (7) → GraphProto.input (11), .output (12) → ValueInfoProto.name (1), .type (2) →
 TypeProto.tensor_type (1) → TypeProto.Tensor.shape (2), which is there or not → TensorShapeProto.dim (1) → .dim_param
 (2). Weights are TensorProtos: GraphProto.initializer (5), .sparse_initializer (15), .node (1) → NodeProto.attribute (5)
 → AttributeProto.t (5), .g (6), .tensors (10), .graphs (11), ModelProto.functions (25) → FunctionProto.node (7); one
-with an external_data entry (13) lies in another file. Wire format (protocol buffers): a field is a key, number << 3 |
+with an external_data entry (13) lies in another file. A node's outputs are NodeProto.output (2), what it is .op_type (4);
+an attribute's .name (1) and .ints (8) or .strings (9) are the labels of a ZipMap. Wire format (protocol buffers): a field is a key, number << 3 |
 kind, then by kind a varint (0), 8 bytes (1), a length and that many bytes (2) or 4 bytes (5).
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 
 _GRAPH, _INPUT, _OUTPUT, _NAME, _TYPE, _TENSOR, _SHAPE, _DIMENSION, _PARAM = 7, 11, 12, 1, 2, 1, 2, 1, 2
 _FUNCTIONS, _INITIALIZER, _SPARSE, _NODE, _FUNCTION_NODE, _ATTRIBUTE, _EXTERNAL = 25, 5, 15, 1, 7, 5, 13
+_NODE_OUTPUT, _OP_TYPE, _INTS, _STRINGS = 2, 4, 8, 9
 _FIXED = {1: 8, 5: 4}
 
 
@@ -32,6 +34,19 @@ def unranked(model: bytes | mmap.mmap) -> frozenset[str]:
     except (ValueError, IndexError):
         return frozenset()
     return frozenset(names)
+
+
+def signature(model: bytes) -> tuple[list[str], list[str]]:
+    """Names of the inputs and of the outputs, in their order. Nothing for a file that is not understood."""
+    found: tuple[list[str], list[str]] = ([], [])
+    try:
+        for graph in _fields(memoryview(model), _GRAPH):
+            for number, names in zip((_INPUT, _OUTPUT), found, strict=True):
+                for info in _fields(graph, number):
+                    names.extend(bytes(name).decode() for name in _fields(info, _NAME))
+    except (ValueError, IndexError):
+        return [], []
+    return found
 
 
 def dimensions(model: bytes) -> dict[str, list[str | None]]:
@@ -80,25 +95,62 @@ def external(model: bytes) -> bool:
     return False
 
 
+def labels(model: bytes | mmap.mmap) -> dict[str, list[int | str]]:
+    """The keys of each ZipMap's maps, by the name of its output, in the order of the columns that it reads. Nothing for a
+    file that is not understood."""
+    found: dict[str, list[int | str]] = {}
+    try:
+        for graph in _fields(memoryview(model), _GRAPH):
+            for node in _fields(graph, _NODE):
+                if [bytes(kind) for kind in _fields(node, _OP_TYPE)] == [b"ZipMap"]:
+                    (name,) = [bytes(each).decode() for each in _fields(node, _NODE_OUTPUT)]
+                    found[name] = [label for attribute in _fields(node, _ATTRIBUTE) for label in _labels(attribute)]
+    except (ValueError, IndexError):
+        return {}
+    return found
+
+
+def _labels(attribute: memoryview) -> Iterator[int | str]:
+    (name,) = [bytes(each) for each in _fields(attribute, _NAME)]
+    if name == b"classlabels_int64s":
+        for number in _numbers(attribute, _INTS):
+            yield number - (1 << 64) if number >> 63 else number
+    elif name == b"classlabels_strings":
+        for text in _fields(attribute, _STRINGS):
+            yield bytes(text).decode()
+
+
+def _numbers(message: memoryview, wanted: int) -> Iterator[int]:
+    """Every varint of that number, one by one or packed. Raises ValueError, IndexError."""
+    for number, kind, field in _all_fields(message):
+        at = 0
+        while number == wanted and kind in (0, 2) and at < len(field):
+            value, at = _varint(field, at)
+            yield value
+
+
 def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
     """The contents of every field of that number that has a length. Raises ValueError, IndexError."""
+    return (field for number, kind, field in _all_fields(message) if number == wanted and kind == 2)
+
+
+def _all_fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+    """Number, kind and contents of every field. Raises ValueError, IndexError."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
         number, kind = key >> 3, key & 7
+        start = at
         if kind == 0:
             _, at = _varint(message, at)
         elif kind == 2:
-            size, at = _varint(message, at)
-            if size > len(message) - at:
-                raise ValueError("a field leaves its message")
-            if number == wanted:
-                yield message[at : at + size]
-            at += size
+            size, start = _varint(message, at)
+            at = start + size
         else:
             at += _FIXED[kind] if kind in _FIXED else len(message) + 1
-    if at > len(message):
-        raise ValueError("a field leaves its message")
+        if at > len(message):
+            raise ValueError("a field leaves its message")
+        yield number, kind, message[start:at]
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:

@@ -13,8 +13,9 @@ Precision: on a CPU with bfloat16 OpenVINO would compute in it unasked. Here flo
 from __future__ import annotations
 
 import functools
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +25,7 @@ import numpy as np
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
-from teal.kernel.onnx_file import dimensions, external
+from teal.kernel.onnx_file import dimensions, external, signature
 from teal.kernel.protocol import Outcome, Snapshot, Source, check_inputs
 from teal.kernel.sealed import (
     SMALLEST,
@@ -66,6 +67,7 @@ _DTYPES = {
 }
 _TYPES = {name: kind for kind, name in _DTYPES.items()}
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
+_PLACES = re.compile(r"(Exception from|Check '.*' failed at) \S+:\d+:\s*|FrontEnd API failed with \w+:\s*")
 _MOST_REQUESTS = 64  # infer requests of one kernel: each has buffers of its own
 
 
@@ -89,9 +91,11 @@ class OpenVinoKernel:
             self.restored = True
             return
         self._mapping = mapped(source, "a model")
-        model, named = _read(core, source, self._mapping)
-        self.inputs = [_spec(port, named) for port in model.inputs]
-        self.outputs = _outputs(model, self.inputs)
+        model, file = _read(core, source, self._mapping)
+        given, made = signature(file)
+        named = dimensions(file)
+        self.inputs = [_spec(port, given, named) for port in model.inputs]
+        self.outputs = _outputs(model, self.inputs, made)
         self._model: Any = _compiled(core, source, model, device)
         if source.wants_snapshot and len(self._mapping) >= SMALLEST and "EXPORT_IMPORT" in _abilities(core, device):
             del model
@@ -251,8 +255,8 @@ def _abilities(core: Any, device: str) -> list[str]:
     return list(core.get_property(device, "OPTIMIZATION_CAPABILITIES"))
 
 
-def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, Mapping[str, list[str | None]]]:
-    """The model, and names of its inputs' extents. Raises InvalidArgument."""
+def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, bytes]:
+    """The model, and its file if that is ONNX. Raises InvalidArgument."""
     whole = memoryview(mapping)
     try:
         if source.reference.endswith(".xml"):
@@ -261,20 +265,27 @@ def _read(core: Any, source: Source, mapping: Any) -> tuple[Any, Mapping[str, li
                 if source.weights_bytes
                 else np.empty(0, np.uint8)
             )
-            return core.read_model(bytes(whole[source.weights_bytes :]), ov.Tensor(weights, shared_memory=True)), {}
+            return core.read_model(bytes(whole[source.weights_bytes :]), ov.Tensor(weights, shared_memory=True)), b""
         file = bytes(whole)
         if external(file):
             raise InvalidArgument(
                 f"{source.shown}: it keeps weights in other files, which OpenVINO is not given; convert it to .xml, or "
                 "take kernel='onnx'"
             )
-        return core.read_model(file), dimensions(file)
+        return core.read_model(file), file
     except (RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, InvalidArgument):
             raise
         raise InvalidArgument(
-            f"{source.shown}: not a model OpenVINO can load; export it anew: {one_line(error)}"
+            f"{source.shown}: not a model OpenVINO can load; export it anew, or take another kernel=: {_words(error)}"
         ) from None
+
+
+def _words(error: BaseException) -> str:
+    """What OpenVINO says, without where in its sources it says it; of operators that it lacks, their names."""
+    text = str(error).partition("\nTo facilitate")[0]
+    detail, _, summary = text.partition("\nSummary:\n-- ")
+    return one_line(ValueError(_PLACES.sub("", (summary or detail).replace("\n-- ", "; "))))
 
 
 def _compiled(core: Any, source: Source, model: Any, device: str) -> Any:
@@ -283,7 +294,7 @@ def _compiled(core: Any, source: Source, model: Any, device: str) -> Any:
         return core.compile_model(model, device, _settings(source, device) | source.options)
     except (RuntimeError, ValueError, TypeError) as error:
         raise InvalidArgument(
-            f"{source.shown}: OpenVINO cannot run it on {device}; take another kernel= or device=: {one_line(error)}"
+            f"{source.shown}: OpenVINO cannot run it on {device}; take another kernel= or device=: {_words(error)}"
         ) from None
 
 
@@ -298,8 +309,16 @@ def _settings(source: Source, device: str) -> dict[str, str]:
     return settings
 
 
-def _spec(port: Any, named: Mapping[str, list[str | None]]) -> Spec:
-    name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
+def _name(port: Any, known: Sequence[str]) -> str:
+    """The one of ``known``, if it is called by several: what OpenVINO passes through has the names of both ends."""
+    names = port.get_names()
+    return next((str(name) for name in known if name in names), "") or str(
+        port.get_any_name() if names else port.get_node().get_friendly_name()
+    )
+
+
+def _spec(port: Any, known: Sequence[str], named: Mapping[str, list[str | None]]) -> Spec:
+    name = _name(port, known)
     kind = port.get_element_type().get_type_name()
     dtype = _DTYPES.get(kind)
     if dtype is None:
@@ -315,9 +334,9 @@ def _spec(port: Any, named: Mapping[str, list[str | None]]) -> Spec:
     return Spec(name, dtype, extents)
 
 
-def _outputs(model: Any, inputs: list[Spec]) -> list[Spec]:
+def _outputs(model: Any, inputs: list[Spec], called: list[str]) -> list[Spec]:
     """The outputs' specs, with open extents named where they are an input's. Names open extents of inputs that have
-    none."""
+    none. ``called``: the outputs' names in the file."""
     labels: list[tuple[Any, str]] = []
     known: dict[str, Any] = {}
     for i, (spec, port) in enumerate(zip(inputs, model.inputs, strict=True)):
@@ -338,7 +357,7 @@ def _outputs(model: Any, inputs: list[Spec]) -> list[Spec]:
         model.inputs[i].get_node().set_partial_shape(shape)
     if labels:
         model.validate_nodes_and_infer_types()
-    outputs = [_spec(port, {}) for port in model.outputs]
+    outputs = [_spec(port, called[i:] + called[:i], {}) for i, port in enumerate(model.outputs)]
     for spec, port in zip(outputs, model.outputs, strict=True):
         for axis, extent in enumerate(spec.shape or ()):
             if extent is None and spec.shape is not None:
