@@ -142,6 +142,21 @@ def test_what_is_passed_through_keeps_both_names(load: Any, onnx_model: Any) -> 
     assert [answer[name].numpy().tolist() for name in ("out", "again", "m")] == [[5, 5], [5, 5], [-1, -1]]
 
 
+@pytest.mark.parametrize(
+    ("graph", "x"),
+    [
+        ("g (float[3] x) => (float[3] y) { y = Max(x) }", np.array([3, 2, 1], np.float32)),
+        ("g (float[N] x) => (float[N] y) { y = Identity(x) }", np.array([3, 2, 1], np.float32)),
+        ('g (double x) => (double y) { y = Einsum <equation = "->"> (x) }', np.array(5.0)),
+        ("g (int64[2] x) => (int64[2] y) { y = Identity(x) }", np.array([5, 1])),
+    ],
+)
+def test_what_is_passed_through_arrives(load: Any, onnx_model: Any, graph: str, x: Any) -> None:
+    model = load(onnx_model(graph), kernel="openvino")
+    for value in (x, x + 1, x):
+        assert np.array_equal(model(value)[0].numpy(), value)
+
+
 # ---- what cannot be ------------------------------------------------------------------------------------------------
 
 

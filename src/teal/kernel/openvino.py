@@ -83,6 +83,7 @@ class OpenVinoKernel:
         self.weights = "mapped, reordered privately" if source.weights_bytes else "private"
         self.snapshot: Snapshot | None = None
         self.restored = False
+        self.through: frozenset[int] = frozenset()  # outputs that the engine does not write where it is told
         self._requests: OrderedDict[int, _Bound] = OrderedDict()
         core = ov.Core()
         device = _device(core, source)
@@ -97,6 +98,7 @@ class OpenVinoKernel:
         self.inputs = [_spec(port, given, named) for port in model.inputs]
         self.outputs = _outputs(model, self.inputs, made)
         self._model: Any = _compiled(core, source, model, device)
+        self.through = _through(self._model)
         if source.wants_snapshot and len(self._mapping) >= SMALLEST and "EXPORT_IMPORT" in _abilities(core, device):
             del model
             self._keep(core, source, device)
@@ -109,6 +111,7 @@ class OpenVinoKernel:
             self.inputs, self.outputs = signature
             whole = ov.Tensor(np.frombuffer(self._mapping, np.uint8), [len(self._mapping)], ov.Type.u8)
             self._model = core.import_model(whole, device, _settings(source, device) | source.options)
+            self.through = _through(self._model)
             self.weights = "mapped, reordered privately"
         except (RuntimeError, ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
             self.note = f"its snapshot did not load, made anew: {one_line(error)}"
@@ -181,7 +184,7 @@ class _Bound:
         self._left = [
             i
             for i, (spec, tensor) in enumerate(zip(kernel.outputs, slot.outputs, strict=True))
-            if tensor is None or spec.dtype == "BYTES"
+            if tensor is None or spec.dtype == "BYTES" or i in kernel.through
         ]
         self.whole = not (self._strings or self._left)  # known extents are the engine's own inference
 
@@ -296,6 +299,22 @@ def _compiled(core: Any, source: Source, model: Any, device: str) -> Any:
         raise InvalidArgument(
             f"{source.shown}: OpenVINO cannot run it on {device}; take another kernel= or device=: {_words(error)}"
         ) from None
+
+
+def _through(model: Any) -> frozenset[int]:
+    """Positions of outputs that are an input as it is: with nothing in between, the CPU plugin leaves the memory that it
+    was given for them as it was."""
+    try:
+        nodes = {node.get_friendly_name(): node for node in model.get_runtime_model().get_ops()}
+        names = [port.get_node().get_friendly_name() for port in model.outputs]
+        return frozenset(i for i, name in enumerate(names) if name in nodes and _bare(nodes[name]))
+    except RuntimeError:  # a device that does not show what it runs
+        return frozenset()
+
+
+def _bare(result: Any) -> bool:
+    source = result.input(0).get_source_output().get_node()
+    return len(source.inputs()) == 0 and source.get_rt_info()["layerType"].astype(str) == "Input"
 
 
 def _settings(source: Source, device: str) -> dict[str, str]:
