@@ -246,9 +246,32 @@ def test_training_runs_here_and_says_so(compiled: Compile, caplog: pytest.LogCap
     fast = compiled(model, fallback="eager")
     fast(x).sum().backward()
     assert model.one.weight.grad is not None
-    assert "requires a gradient" in caplog.text
+    assert "self.one.weight: requires a gradient" in caplog.text
     with torch.no_grad():  # and without gradients it is a kernel
         same(fast(x), model(x))
+
+
+def test_dropout_says_how_to_turn_it_off(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    with torch.no_grad():
+        compiled(torch.nn.Dropout(0.5), fallback="eager")(torch.ones(3))
+    assert "model.eval() turns dropout off" in caplog.text
+
+
+def test_extents_of_everything(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    """dynamic=True makes symbols of floats in the module too; sums of extents have an operator of their own."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)).eval()
+    fast = compiled(net, dynamic=True, fullgraph=True)
+
+    def summed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.new_ones(torch.sym_sum([x.shape[0], y.shape[1], -1])) + x.sum() + y.sum()
+
+    sums = compiled(summed, dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for rows in (2, 5):
+            x, y = torch.randn(rows, 8), torch.randn(rows, rows + 1)
+            same(fast(x), net(x))
+            same(sums(x, y), summed(x, y))
+    assert "cannot be non-integer" not in caplog.text
 
 
 def test_an_operator_of_ones_own(compiled: Compile) -> None:
@@ -285,6 +308,7 @@ def test_graph_breaks_are_named(compiled: Compile, caplog: pytest.LogCaptureFixt
         ({"precision": "int3"}, "fp32 or bf16"),
         ({"name": "a b"}, "expected 1 to 128 letters"),
         ({"buckets": 8}, "a list of sizes"),
+        ({"timeout": 0}, "more than 0 and at most 86400"),
     ],
 )
 def test_options_are_checked(compiled: Compile, options: dict[str, Any], said: str) -> None:

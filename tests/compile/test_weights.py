@@ -74,6 +74,19 @@ def test_changed_weights_are_seen(compiled: Compile, change: Callable[[nn.Module
             same(fast(x), net(x))
 
 
+def test_one_copy_for_any_number(compiled: Compile) -> None:
+    """Whoever comes later reads where the weights lie in the same file, which others have read before."""
+    net, x = model(), torch.randn(8, 16)
+    before = teal.compile.statistics()
+    nets = [copy.deepcopy(net) for _ in range(4)]
+    fast = [compiled(each, name="shared") for each in nets]
+    with torch.no_grad():
+        for each in fast:
+            same(each(x), net(x))
+    after = teal.compile.statistics()
+    assert (after.loaded - before.loaded, after.shared - before.shared) == (1, 3)
+
+
 def test_old_weights_are_unloaded(compiled: Compile, host: teal.Host) -> None:
     net, x = model(), torch.randn(8, 16)
     fast = compiled(net, name="old")

@@ -8,6 +8,7 @@ another compiler gets the graph, and a log line says why.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,11 +94,19 @@ def _weights() -> list[int]:
 
 def _wanting_gradients(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
     """Name of the first input that does."""
-    names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+    names = [_shown(node) for node in graph.graph.nodes if node.op == "placeholder"]
     for i, value in enumerate(example_inputs):
         if isinstance(value, torch.Tensor) and value.requires_grad:
             return names[i] if i < len(names) else f"input {i}"
     return ""
+
+
+def _shown(node: fx.Node) -> str:
+    """As the user wrote it, self.layers.0.weight, where Dynamo says where it comes from."""
+    name = getattr(getattr(node, "_dynamo_source", None), "name", None)
+    if not isinstance(name, str):
+        return node.name
+    return re.sub(r"\['(\w+)'\]", r".\1", re.sub(r"\._(?:modules|parameters|buffers)\b", "", name)).removeprefix("L.")
 
 
 def _note_break(graph: fx.GraphModule) -> None:

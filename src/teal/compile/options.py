@@ -55,7 +55,10 @@ class Options:
             raise InvalidArgument(f"{made.name!r}: expected at most 60 characters", path="$.options['name']")
         argument.one_of(made.move, bool, "$.options['move']", "True or False")
         argument.one_of(made.compile, bool, "$.options['compile']", "True or False")
-        argument.seconds(made.timeout, "$.options['timeout']")
+        if not 0 < argument.seconds(made.timeout, "$.options['timeout']") <= 86400:
+            raise InvalidArgument(
+                f"{made.timeout!r}, expected more than 0 and at most 86400 seconds", path="$.options['timeout']"
+            )
         if made.precision not in (None, "fp32", "bf16"):
             raise InvalidArgument(f"{made.precision!r}, expected fp32 or bf16", path="$.options['precision']")
         if made.fallback not in FALLBACKS:

@@ -14,6 +14,7 @@ import copy
 import hashlib
 import io
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,6 +117,7 @@ class _Builder:
         self.own: list[fx.Node] = []  # their inputs
 
     def program(self) -> Program:
+        self._sums()
         self.graph.eliminate_dead_code()
         self.first = next(node for node in self.graph.nodes if node.op != "placeholder")
         symbols = self._numbers()
@@ -133,6 +135,20 @@ class _Builder:
         return Program(
             exported, self.fixed, tuple(self.constants), inputs, outputs, returned, symbols, digest.hexdigest()
         )
+
+    def _sums(self) -> None:
+        """A sum of several extents, which torch.export cannot write down, is sums of two."""
+        for node in [node for node in self.graph.nodes if node.target is torch.sym_sum]:
+            first, *others = node.args[0]
+            total = first
+            for other in others:
+                before = total.meta["val"] if isinstance(total, fx.Node) else total
+                with self.graph.inserting_before(node):
+                    added = self.graph.call_function(operator.add, (total, other))
+                added.meta["val"] = before + (other.meta["val"] if isinstance(other, fx.Node) else other)
+                total = added
+            node.replace_all_uses_with(total)
+            self.graph.erase_node(node)
 
     def _tensors(self) -> tuple[tuple[int, Layout], ...]:
         """Inputs come in the order of their memory."""
@@ -293,12 +309,17 @@ def _check(node: fx.Node) -> None:
         return
     target = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
-        raise Unsupported(str(target), "control flow and other operators of operators stay in this process")
+        inner = next((str(each) for each in node.args if isinstance(each, torch._ops.OpOverload)), "")
+        what = f"{target} of {inner}" if inner else str(target)
+        raise Unsupported(what, "control flow and other operators of operators stay in this process")
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace not in _NAMESPACES:
             raise Unsupported(str(target), "an operator that the worker may not have")
         if _draws(node, target):
-            raise Unsupported(str(target), "draws random numbers, and this process's generator would not be asked")
+            off = "; model.eval() turns dropout off" if "dropout" in str(target) else ""
+            raise Unsupported(
+                str(target), f"draws random numbers, and this process's generator would not be asked{off}"
+            )
 
 
 def _draws(node: fx.Node, target: Any) -> bool:
@@ -351,7 +372,8 @@ def _ranges(placeholders: Sequence[fx.Node]) -> dict[Any, Any]:
     for node in placeholders:
         for extent in node.meta["val"].shape:
             if isinstance(extent, torch.SymInt):
-                return dict(extent.node.shape_env.var_to_range)
+                known = extent.node.shape_env.var_to_range
+                return {symbol: known[symbol] for symbol in known if symbol.is_integer}  # others are no extents
     return {}
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
+import mmap
 import os
 import queue
 import threading
@@ -118,8 +120,12 @@ def _resident(host: Host, name: str, number: int) -> tuple[Any, dict[str, Any], 
         _holds[_Hold(host, name, number)] += 1
     from torch.export.pt2_archive._package import PT2ArchiveReader
 
-    with open(fds[0], "rb") as file:
-        layout = json.loads(PT2ArchiveReader(file).read_string("extra/teal.json"))
+    # Mapped, not read: whoever has this file from the host has the same position in it, and torch begins there.
+    try:
+        with mmap.mmap(fds[0], 0, prot=mmap.PROT_READ) as file:
+            layout = json.loads(PT2ArchiveReader(io.BytesIO(file[:])).read_string("extra/teal.json"))
+    finally:
+        os.close(fds[0])
     return described, layout, [Region.received(fd) for fd in fds[1:]]
 
 
