@@ -142,6 +142,20 @@ def test_what_is_passed_through_keeps_both_names(load: Any, onnx_model: Any) -> 
     assert [answer[name].numpy().tolist() for name in ("out", "again", "m")] == [[5, 5], [5, 5], [-1, -1]]
 
 
+def test_inputs_that_nothing_reads(load: Any, onnx_model: Any) -> None:
+    """The engine drops them, and has them no more: who calls by the file's signature may go on."""
+    path = onnx_model("g (int64[N] unused, float[N] x, float[2] last) => (float[N] y) { y = Neg(x) }")
+    model = load(path, kernel="openvino")
+    assert model.inputs == (
+        teal.TensorSpec("unused", "int64", ("N",), optional=True),
+        teal.TensorSpec("x", "float32", ("N",)),
+        teal.TensorSpec("last", "float32", (2,), optional=True),
+    )
+    x = np.arange(3, dtype=np.float32)
+    assert np.array_equal(model(np.zeros(3, np.int64), x, np.zeros(2, np.float32))[0].numpy(), -x)
+    assert np.array_equal(model(x=x)[0].numpy(), -x)
+
+
 @pytest.mark.parametrize(
     ("graph", "x"),
     [

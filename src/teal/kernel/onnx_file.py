@@ -2,8 +2,8 @@
 
 onnxruntime shows "a scalar" and "any shape" both as ``[]``, and OpenVINO forgets the names of extents. Both are in the
 file: ModelProto.graph (7) → GraphProto.input (11), .output (12) → ValueInfoProto.name (1), .type (2) →
-TypeProto.tensor_type (1) → TypeProto.Tensor.shape (2), which is there or not → TensorShapeProto.dim (1) → .dim_param
-(2). Weights are TensorProtos: GraphProto.initializer (5), .sparse_initializer (15), .node (1) → NodeProto.attribute (5)
+TypeProto.tensor_type (1) → TypeProto.Tensor.elem_type (1), .shape (2), which is there or not → TensorShapeProto.dim (1) →
+.dim_value (1) or .dim_param (2). Weights are TensorProtos: GraphProto.initializer (5), .sparse_initializer (15), .node (1) → NodeProto.attribute (5)
 → AttributeProto.t (5), .g (6), .tensors (10), .graphs (11), ModelProto.functions (25) → FunctionProto.node (7); one
 with an external_data entry (13) lies in another file. A node's outputs are NodeProto.output (2), what it is .op_type (4);
 an attribute's .name (1) and .ints (8) or .strings (9) are the labels of a ZipMap. Wire format (protocol buffers): a field is a key, number << 3 |
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 _GRAPH, _INPUT, _OUTPUT, _NAME, _TYPE, _TENSOR, _SHAPE, _DIMENSION, _PARAM = 7, 11, 12, 1, 2, 1, 2, 1, 2
 _FUNCTIONS, _INITIALIZER, _SPARSE, _NODE, _FUNCTION_NODE, _ATTRIBUTE, _EXTERNAL = 25, 5, 15, 1, 7, 5, 13
+_ELEMENT_TYPE, _VALUE, _TENSOR_NAME = 1, 1, 8
 _NODE_OUTPUT, _OP_TYPE, _INTS, _STRINGS = 2, 4, 8, 9
 _FIXED = {1: 8, 5: 4}
 
@@ -49,6 +50,24 @@ def signature(model: bytes) -> tuple[list[str], list[str]]:
     return found
 
 
+def inputs(model: bytes) -> dict[str, tuple[int, list[int | str | None] | None]]:
+    """TensorProto.DataType and shape of each input that is a tensor and no weight. Nothing for a file that is not understood."""
+    found: dict[str, tuple[int, list[int | str | None] | None]] = {}
+    try:
+        for graph in _fields(memoryview(model), _GRAPH):
+            weights = {bytes(name) for each in _fields(graph, _INITIALIZER) for name in _fields(each, _TENSOR_NAME)}
+            for info in _fields(graph, _INPUT):
+                (name,) = [bytes(each) for each in _fields(info, _NAME)]
+                for tensor in (tensor for kind in _fields(info, _TYPE) for tensor in _fields(kind, _TENSOR)):
+                    if name not in weights:
+                        shapes = [[_extent(each) for each in _fields(one, _DIMENSION)] for one in _fields(tensor, _SHAPE)]
+                        kinds = list(_numbers(tensor, _ELEMENT_TYPE))
+                        found[name.decode()] = (kinds[-1], shapes[-1] if shapes else None)
+    except (ValueError, IndexError):
+        return {}
+    return found
+
+
 def dimensions(model: bytes) -> dict[str, list[str | None]]:
     """Names of the extents of each input, None for those without. Nothing for a file that is not understood."""
     found: dict[str, list[str | None]] = {}
@@ -68,6 +87,11 @@ def dimensions(model: bytes) -> dict[str, list[str | None]]:
 def _param(dimension: memoryview) -> str | None:
     names = [bytes(name).decode() for name in _fields(dimension, _PARAM)]
     return names[-1] or None if names else None
+
+
+def _extent(dimension: memoryview) -> int | str | None:
+    values = list(_numbers(dimension, _VALUE))
+    return values[-1] if values else _param(dimension)
 
 
 def external(model: bytes) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from teal._core import Tensor, WorkerSlot
 from teal.errors import InvalidArgument, KernelFailed, NotFound
 from teal.host.wire import Spec
-from teal.kernel.onnx_file import dimensions, external, signature
+from teal.kernel.onnx_file import dimensions, external, inputs, signature
 from teal.kernel.protocol import Outcome, Snapshot, Source, check_inputs
 from teal.kernel.sealed import (
     SMALLEST,
@@ -66,6 +66,11 @@ _DTYPES = {
     "string": "BYTES",
 }
 _TYPES = {name: kind for kind, name in _DTYPES.items()}
+# onnx.TensorProto.DataType
+_ELEMENT_TYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "BYTES", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16", 17: "float8_e4m3fn", 19: "float8_e5m2",
+}  # fmt: skip
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16"}
 _PLACES = re.compile(r"(Exception from|Check '.*' failed at) \S+:\d+:\s*|FrontEnd API failed with \w+:\s*")
 _MOST_REQUESTS = 64  # infer requests of one kernel: each has buffers of its own
@@ -97,6 +102,7 @@ class OpenVinoKernel:
         named = dimensions(file)
         self.inputs = [_spec(port, given, named) for port in model.inputs]
         self.outputs = _outputs(model, self.inputs, made)
+        self.inputs = _with_unused(self.inputs, file)
         self._model: Any = _compiled(core, source, model, device)
         self.through = _through(self._model)
         if source.wants_snapshot and len(self._mapping) >= SMALLEST and "EXPORT_IMPORT" in _abilities(core, device):
@@ -153,6 +159,11 @@ class OpenVinoKernel:
         bound.request()  # says now what it does not take
         return bound.run if bound.whole else bound.run_collecting
 
+    def ports(self) -> list[tuple[int, int]]:
+        """Positions of the inputs that the engine has, and what they are there."""
+        used = [i for i, spec in enumerate(self.inputs) if not spec.optional]
+        return [(i, port) for port, i in enumerate(used)]
+
     def request(self, bound: _Bound) -> Any:
         """A new infer request for this binding, at the cost of the one that was not used for longest."""
         self._requests[id(bound)] = bound
@@ -204,10 +215,11 @@ class _Bound:
 
     def _place(self, request: Any) -> None:
         self._held.clear()
-        for i, tensor in enumerate(self._slot.inputs):
+        for i, port in self._kernel.ports():
+            tensor = self._slot.inputs[i]
             if tensor is not None and i not in self._strings:
                 self._held.append(_over(tensor))
-                request.set_input_tensor(i, self._held[-1])
+                request.set_input_tensor(port, self._held[-1])
         for i, tensor in enumerate(self._slot.outputs):
             if tensor is not None and i not in self._left:
                 self._held.append(_over(tensor))
@@ -225,11 +237,11 @@ class _Bound:
     def run_collecting(self) -> Outcome:
         """With strings, or outputs that the engine allocates."""
         request = self.request()
-        for i in self._strings:
+        for i, port in self._kernel.ports():
             tensor = self._slot.inputs[i]
-            if tensor is not None:
+            if tensor is not None and i in self._strings:
                 self._slot.count_copy_in(tensor.nbytes)
-                request.set_input_tensor(i, ov.Tensor(decoded(tensor.numpy().ravel(), tensor.shape).astype(np.str_)))
+                request.set_input_tensor(port, ov.Tensor(decoded(tensor.numpy().ravel(), tensor.shape).astype(np.str_)))
         self.run()
         outcome: list[Any] = [None] * len(self._kernel.outputs)
         for i in self._left:
@@ -383,6 +395,21 @@ def _outputs(model: Any, inputs: list[Spec], called: list[str]) -> list[Spec]:
                 symbol = port.get_partial_shape()[axis].get_symbol()
                 spec.shape[axis] = next((label for known_symbol, label in labels if known_symbol == symbol), None)
     return outputs
+
+
+def _with_unused(specs: list[Spec], file: bytes) -> list[Spec]:
+    """With the inputs that nothing in the file reads, where the file has them: OpenVINO drops them, callers may not."""
+    known = {spec.name: spec for spec in specs}
+    declared = inputs(file)
+    if not set(known) <= set(declared):
+        return specs
+    whole = []
+    for name, (kind, shape) in declared.items():
+        if name in known:
+            whole.append(known[name])
+        elif kind in _ELEMENT_TYPES:
+            whole.append(Spec(name, _ELEMENT_TYPES[kind], shape, optional=True))
+    return whole
 
 
 def _over(tensor: Tensor) -> Any:
