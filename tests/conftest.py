@@ -129,7 +129,7 @@ def onnx_model(tmp_path: Path) -> OnnxModel:
     def make(graph: str, name: str = "model", *, check: bool = True, opset: str = '"" : 21') -> Path:
         import onnx
 
-        model = parser.parse_model(f'<ir_version: 10, opset_import: [{opset}]> {graph}')
+        model = parser.parse_model(f"<ir_version: 10, opset_import: [{opset}]> {graph}")
         if check:
             onnx.checker.check_model(model, full_check=True)
         path = tmp_path / f"{name}.onnx"

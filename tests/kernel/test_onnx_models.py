@@ -76,14 +76,15 @@ def test_dtypes_that_are_not_teals(host: teal.Host, onnx_model: Any) -> None:
         host.load("sequence", onnx_model("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }", "sequence"))
 
 
-ZIPMAPS = {"classlabels_int64s = [7, -2, 300]": [7, -2, 300], 'classlabels_strings = ["cat", "a dog", "é"]': ["cat", "a dog", "é"]}
-
-
-@pytest.mark.parametrize("labels", ZIPMAPS)
-def test_maps_are_rows_of_a_matrix(load: Any, onnx_model: Any, labels: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [
+        ("int64", "classlabels_int64s = [7, -2, 300]"),
+        ("string", 'classlabels_strings = ["cat", "a dog", "é"]'),
+    ],
+)
+def test_maps_are_rows_of_a_matrix(load: Any, onnx_model: Any, kind: str, labels: str) -> None:
     """What scikit-learn's classifiers are exported with: a label and a map from label to score for each row."""
-    keys = ZIPMAPS[labels]
-    kind = "int64" if isinstance(keys[0], int) else "string"
     path = onnx_model(
         f"""g (float[N, 3] x) => (int64[N] best, seq(map({kind}, float)) scores)
         {{ best = ArgMax <axis = 1, keepdims = 0> (x)  scores = ai.onnx.ml.ZipMap <{labels}> (x) }}""",
@@ -92,7 +93,7 @@ def test_maps_are_rows_of_a_matrix(load: Any, onnx_model: Any, labels: str) -> N
     )
     model = load(path)
     assert model.outputs[1] == teal.TensorSpec("scores", "float32", (None, 3))
-    assert model.statistics().note == f"'scores' is a matrix, its columns are {', '.join(str(key) for key in keys)}"
+    assert not model.statistics().note  # which would say that something is not as it was asked for
     x = np.random.default_rng(0).standard_normal((4, 3), np.float32)
     for rows in (4, 1, 0):
         answer = model(x[:rows])
@@ -105,9 +106,10 @@ def test_maps_of_the_classifier_that_onnxruntime_brings(load: Any) -> None:
     path = Path(ort.__file__).parent / "datasets" / "logreg_iris.onnx"
     x = np.array([[5.1, 3.5], [6.2, 2.9], [7.7, 3.0]], np.float32)
     best, maps = ort.InferenceSession(path).run(None, {"float_input": x})
+    rows = np.array([[scores[label] for label in (0, 1, 2)] for scores in maps], np.float32)
     answer = load(path)(x)
     assert np.array_equal(answer["label"].numpy(), best)
-    assert np.array_equal(answer["probabilities"].numpy(), np.array([[row[k] for k in (0, 1, 2)] for row in maps], "f4"))
+    assert np.array_equal(answer["probabilities"].numpy(), rows)
 
 
 # ---- optional inputs -----------------------------------------------------------------------------------------------

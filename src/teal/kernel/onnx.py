@@ -6,8 +6,8 @@ where the client has them. Outputs whose shape is not known before the run are a
 the slot once (counted). When a model writes another shape than its own signature promised, all outputs are allocated
 by the engine from then on, and the copies show in the counters. The weights stay in the session; the file's bytes come
 from a sealed memfd, so what was checked is what is loaded. Data that the model keeps in files of its own is read by the
-engine from the model's folder. What classifiers of scikit-learn say of a row as a map from label to score (ZipMap) is one
-row of a matrix here.
+engine from the model's folder. What classifiers of scikit-learn say of a row as a map from label to score (ZipMap) is
+one row of a matrix here.
 """
 
 from __future__ import annotations
@@ -115,10 +115,6 @@ class OnnxKernel:
         made = self._session.get_outputs()
         self._maps = labels(file) if any(_MAPS.fullmatch(node.type) for node in made) else {}
         self.outputs = [_spec(node, source.name, free, maps=self._maps) for node in made]
-        self._maps = {spec.name: self._maps[spec.name] for spec in self.outputs if spec.name in self._maps}
-        for name, columns in self._maps.items():
-            shown = one_line(", ".join(str(label) for label in columns))
-            self.note = "; ".join(filter(None, [self.note, f"{name!r} is a matrix, its columns are {shown}"]))
 
     def _opened(self, source: Source, file: mmap.mmap) -> Any:
         """The session: from the snapshot that came with the load, or of the file, which makes one if it is wanted."""
@@ -311,7 +307,7 @@ class OnnxKernel:
         return returned
 
     def _run_objects(self, slot: WorkerSlot) -> Outcome:
-        """Strings and maps have no address an engine could use in place: decoded, run, packed; every copy is counted."""
+        """Strings and maps have no address to use in place: decoded, run, packed; every copy is counted."""
         feeds: dict[str, Any] = {}
         for spec, tensor in zip(self.inputs, slot.inputs, strict=True):
             if tensor is None:

@@ -1,13 +1,14 @@
-"""What engines do not say of an ONNX file: shapes that are not declared, names of extents, weights in other files, labels.
+"""What engines do not say of an ONNX file: its inputs as they were declared, weights in other files, labels.
 
-onnxruntime shows "a scalar" and "any shape" both as ``[]``, and OpenVINO forgets the names of extents. Both are in the
-file: ModelProto.graph (7) → GraphProto.input (11), .output (12) → ValueInfoProto.name (1), .type (2) →
-TypeProto.tensor_type (1) → TypeProto.Tensor.elem_type (1), .shape (2), which is there or not → TensorShapeProto.dim (1) →
-.dim_value (1) or .dim_param (2). Weights are TensorProtos: GraphProto.initializer (5), .sparse_initializer (15), .node (1) → NodeProto.attribute (5)
-→ AttributeProto.t (5), .g (6), .tensors (10), .graphs (11), ModelProto.functions (25) → FunctionProto.node (7); one
-with an external_data entry (13) lies in another file. A node's outputs are NodeProto.output (2), what it is .op_type (4);
-an attribute's .name (1) and .ints (8) or .strings (9) are the labels of a ZipMap. Wire format (protocol buffers): a field is a key, number << 3 |
-kind, then by kind a varint (0), 8 bytes (1), a length and that many bytes (2) or 4 bytes (5).
+onnxruntime shows "a scalar" and "any shape" both as ``[]``, and OpenVINO forgets the names of extents, and inputs that
+nothing reads. All are in the file: ModelProto.graph (7) → GraphProto.input (11), .output (12) → ValueInfoProto.name
+(1), .type (2) → TypeProto.tensor_type (1) → TypeProto.Tensor.elem_type (1), .shape (2), which is there or not →
+TensorShapeProto.dim (1) → .dim_value (1) or .dim_param (2). Weights are TensorProtos: GraphProto.initializer (5),
+.sparse_initializer (15), .node (1) → NodeProto.attribute (5) → AttributeProto.t (5), .g (6), .tensors (10), .graphs
+(11), ModelProto.functions (25) → FunctionProto.node (7); one has its .name (8), and with an external_data entry (13) it
+lies in another file. A node has its .output (2) and .op_type (4); the .ints (8) or .strings (9) of an attribute, by its
+.name (1), are the labels of a ZipMap. Wire format (protocol buffers): a field is a key, number << 3 | kind, then by
+kind a varint (0), 8 bytes (1), a length and that many bytes (2) or 4 bytes (5).
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ def signature(model: bytes) -> tuple[list[str], list[str]]:
     return found
 
 
-def inputs(model: bytes) -> dict[str, tuple[int, list[int | str | None] | None]]:
-    """TensorProto.DataType and shape of each input that is a tensor and no weight. Nothing for a file that is not understood."""
-    found: dict[str, tuple[int, list[int | str | None] | None]] = {}
+Shape = list[int | str | None]
+
+
+def inputs(model: bytes) -> dict[str, tuple[int, Shape | None]]:
+    """TensorProto.DataType and shape of each input that is a tensor and no weight. Nothing for a file that is not
+    understood."""
+    found: dict[str, tuple[int, Shape | None]] = {}
     try:
         for graph in _fields(memoryview(model), _GRAPH):
             weights = {bytes(name) for each in _fields(graph, _INITIALIZER) for name in _fields(each, _TENSOR_NAME)}
@@ -60,9 +65,9 @@ def inputs(model: bytes) -> dict[str, tuple[int, list[int | str | None] | None]]
                 (name,) = [bytes(each) for each in _fields(info, _NAME)]
                 for tensor in (tensor for kind in _fields(info, _TYPE) for tensor in _fields(kind, _TENSOR)):
                     if name not in weights:
-                        shapes = [[_extent(each) for each in _fields(one, _DIMENSION)] for one in _fields(tensor, _SHAPE)]
-                        kinds = list(_numbers(tensor, _ELEMENT_TYPE))
-                        found[name.decode()] = (kinds[-1], shapes[-1] if shapes else None)
+                        (kind,) = _numbers(tensor, _ELEMENT_TYPE)
+                        shapes = [list(map(_extent, _fields(each, _DIMENSION))) for each in _fields(tensor, _SHAPE)]
+                        found[name.decode()] = (kind, shapes[-1] if shapes else None)
     except (ValueError, IndexError):
         return {}
     return found
@@ -120,8 +125,8 @@ def external(model: bytes) -> bool:
 
 
 def labels(model: bytes | mmap.mmap) -> dict[str, list[int | str]]:
-    """The keys of each ZipMap's maps, by the name of its output, in the order of the columns that it reads. Nothing for a
-    file that is not understood."""
+    """The keys of each ZipMap's maps, by the name of its output, in the order of the columns that it reads. Nothing
+    for a file that is not understood."""
     found: dict[str, list[int | str]] = {}
     try:
         for graph in _fields(memoryview(model), _GRAPH):

@@ -314,8 +314,8 @@ def _compiled(core: Any, source: Source, model: Any, device: str) -> Any:
 
 
 def _through(model: Any) -> frozenset[int]:
-    """Positions of outputs that are an input as it is: with nothing in between, the CPU plugin leaves the memory that it
-    was given for them as it was."""
+    """Positions of outputs that are an input as it is: with nothing in between, the CPU plugin leaves the memory that
+    it was given for them as it was."""
     try:
         nodes = {node.get_friendly_name(): node for node in model.get_runtime_model().get_ops()}
         names = [port.get_node().get_friendly_name() for port in model.outputs]
