@@ -25,6 +25,18 @@ def test_rows_of_a_file_are_samples(tmp_path: Path) -> None:
     assert np.array_equal(found.rows[3]["image"][0], image[3])
 
 
+def test_rows_of_a_fixed_batch_are_samples(tmp_path: Path) -> None:
+    """What exporters write by default: a model for exactly so many rows."""
+    one = [TensorSpec("image", "float32", (1, 4)), TensorSpec("flag", "bool", (1,))]
+    np.savez(tmp_path / "a.npz", image=np.arange(12, dtype=np.float32).reshape(3, 4), flag=np.zeros(3, bool))
+    rows = inputs.given(tmp_path / "a.npz", one).rows
+    assert [(row["image"].tolist(), row["flag"].shape) for row in rows] == [
+        ([[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3]], (1,)) for i in range(3)
+    ]
+    np.savez(tmp_path / "b.npz", x=np.zeros((6, 3), np.float32))
+    assert [row["x"].shape for row in inputs.given(tmp_path / "b.npz", [FIXED]).rows] == [(2, 3)] * 3
+
+
 def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
     for number in (2, 1):
         np.savez(tmp_path / f"{number}.npz", x=np.full((2, 3), number, np.float32))
@@ -38,6 +50,8 @@ def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
         ({"y": np.zeros((2, 3), np.float32)}, r"has \['y'\], expected"),
         ({"x": np.zeros((2, 3))}, "is float64, the model takes float32"),
         ({"x": np.zeros(3, np.float32)}, "has rank 1"),
+        ({"x": np.zeros((3, 3), np.float32)}, r"has shape \(3, 3\), the model takes \(2, 3\)"),
+        ({"x": np.zeros((2, 4), np.float32)}, r"has shape \(2, 4\), the model takes \(2, 3\)"),
         ({"x": np.zeros((2, 3), np.float32), "z": np.zeros(1)}, "expected the model's inputs"),
     ],
 )

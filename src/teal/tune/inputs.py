@@ -43,6 +43,15 @@ def batched(specs: Sequence[TensorSpec]) -> bool:
     return bool(needed) and all(spec.shape and not isinstance(spec.shape[0], int) for spec in needed)
 
 
+def rows_of_sample(specs: Sequence[TensorSpec]) -> int:
+    """How many rows of every input are one sample: 1 of a batch, a fixed first extent that all have, 0: no telling."""
+    if batched(specs):
+        return 1
+    first = {spec.shape[0] if spec.shape else None for spec in specs if not spec.optional}
+    fixed = first.pop() if len(first) == 1 else None
+    return fixed if isinstance(fixed, int) else 0
+
+
 def given(path: Path, specs: Sequence[TensorSpec]) -> Samples:
     """From a file.npz or a folder of them. Raises NotFound, InvalidArgument."""
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
@@ -50,7 +59,7 @@ def given(path: Path, specs: Sequence[TensorSpec]) -> Samples:
         raise NotFound(f"no .npz file in {path}")
     rows: list[Sample] = []
     for file in files:
-        rows += split(read(file, specs), batched(specs))
+        rows += split(read(file, specs), rows_of_sample(specs))
         if len(rows) >= MOST:
             break
     return Samples(rows[:MOST], "given")
@@ -77,15 +86,20 @@ def read(path: Path, specs: Sequence[TensorSpec]) -> Sample:
             raise InvalidArgument(f"{path}: {spec.name} is {array.dtype}, the model takes {spec.dtype}")
         if spec.shape is not None and array.ndim != len(spec.shape):
             raise InvalidArgument(f"{path}: {spec.name} has rank {array.ndim}, the model takes {len(spec.shape)}")
+        each = rows_of_sample(specs)
+        for axis, (extent, wanted) in enumerate(zip(array.shape, spec.shape or (), strict=False)):
+            several = axis == 0 and each and extent % each == 0
+            if isinstance(wanted, int) and extent != wanted and not several:
+                raise InvalidArgument(f"{path}: {spec.name} has shape {array.shape}, the model takes {spec.shape}")
     return arrays
 
 
-def split(arrays: Sample, batch: bool) -> list[Sample]:
-    """One sample a row, where there is a batch and every array has as many rows."""
-    lengths = {array.shape[0] for array in arrays.values()} if batch else set()
-    if len(lengths) != 1:
+def split(arrays: Sample, each: int) -> list[Sample]:
+    """One sample for ``each`` so many rows, where every array has as many rows."""
+    lengths = {array.shape[0] for array in arrays.values()} if each else set()
+    if len(lengths) != 1 or (count := lengths.pop()) % each:
         return [arrays]
-    return [{name: array[i : i + 1] for name, array in arrays.items()} for i in range(lengths.pop())]
+    return [{name: array[i : i + each] for name, array in arrays.items()} for i in range(0, count, each)]
 
 
 def random(specs: Sequence[TensorSpec], extents: Mapping[str, int], count: int = RANDOM) -> Samples:
