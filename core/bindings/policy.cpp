@@ -25,6 +25,7 @@
 #include "agents/policy.hpp"
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/raised.hpp"
 #include "sim/play.hpp"
 
 namespace teal {
@@ -64,6 +65,7 @@ constexpr const char* event_names[event_count] = {
 constexpr bool empty_by_default(unsigned event) { return event != event_new && event != event_yielded && event != event_preempted && event != event_latch && event != event_pick; }
 
 constexpr int most_passed_over = 1000;  // of what pick() offers and has ended
+constexpr Py_ssize_t longest_dump = 8'000;  // characters; agent_wire.LONGEST_TEXT
 
 class PythonPolicy final : public Policy {
 public:
@@ -80,8 +82,9 @@ public:
         kinds_[0] = module.attr("NameKind")(0);
         kinds_[1] = module.attr("NameKind")(1);
         tell_name_ = nb::module_::import_("teal.agents.setting").attr("tell_name");
-        name_ = nb::cast<std::string>(nb::str(python_.attr("name")));
-        if (name_.empty()) name_ = nb::cast<std::string>(nb::str(type.attr("__name__")));
+        const nb::object name = python_.attr("name");
+        name_ = nb::isinstance<nb::str>(name) ? text_of(name) : std::string();
+        if (name_.empty()) name_ = text_of(type.attr("__name__"));
     }
 
     void on_new(PolicyRequest& request, std::uint64_t now) override {
@@ -113,12 +116,17 @@ public:
 
     Decision pick(PolicyWorker& worker, std::uint64_t now) override {
         const nb::gil_scoped_acquire gil;
+        nb::object first;
+        bool same = true;
         for (int i = 0; i < most_passed_over; ++i) {
             const nb::object picked = call(event_pick, now, view_of(worker));
             if (!picked.is_valid() || picked.is_none()) return {};
             Decision decision;
             if (read(picked, worker, decision)) return decision;
+            if (!first.is_valid()) first = picked;
+            same = same && picked.is(first);
         }
+        if (same) fail("pick() returns " + shown(first) + " again and again, which has ended or may not run now; take what it returns out of the queue");
         return {};
     }
     bool preempt(const PolicyWorker& worker, std::uint64_t now) override {
@@ -168,20 +176,22 @@ public:
     // These two are asked for by a person, who gets what the policy raises.
     bool set(std::string_view name, std::string_view value) override {
         const nb::gil_scoped_acquire gil;
-        return nb::cast<bool>(python_.attr("set")(nb::str(name.data(), name.size()), nb::str(value.data(), value.size())));
+        const nb::object taken = python_.attr("set")(nb::str(name.data(), name.size()), nb::str(value.data(), value.size()));
+        if (!nb::isinstance<nb::bool_>(taken)) throw Error(Code::invalid_argument, "set() of the policy returned " + shown(taken) + ", expected True or False");
+        return taken.is(nb::handle(Py_True));
     }
     PolicySettings settings() const override {
         const nb::gil_scoped_acquire gil;
         PolicySettings all;
-        for (nb::handle pair : python_.attr("settings")()) all.emplace_back(nb::cast<std::string>(nb::str(pair[0])), nb::cast<std::string>(nb::str(pair[1])));
+        for (nb::handle pair : python_.attr("settings")()) all.emplace_back(text_of(pair[0]), text_of(pair[1]));
         return all;
     }
     std::string_view name() const override { return name_; }
     std::string dump() const override {
         const nb::gil_scoped_acquire gil;
-        std::string text;
-        guarded([&] { text = nb::cast<std::string>(nb::str(python_.attr("dump")())); });
-        return text;
+        // For people too, and asked for in the midst of serving: what it raises is what they see.
+        const nb::object text = nb::steal(PyObject_CallMethod(python_.ptr(), "dump", nullptr));
+        return text.is_valid() ? text_of(text, longest_dump) : "dump() raised " + text_with_calls(nb::python_error());
     }
     std::uint64_t errors() const override { return errors_; }
     std::string last_error() const override { return last_error_; }
@@ -192,18 +202,28 @@ private:
     void guarded(Do&& work) const {
         try {
             work();
-        } catch (const std::exception& error) {  // python_error, cast_error
+        } catch (const nb::python_error& error) {
+            fail(text_with_calls(error));
+        } catch (const std::exception& error) {  // what is said below; no memory
             fail(error.what());
         }
     }
-    void fail(const char* what) const {
+    void fail(std::string what) const {
         ++errors_;
-        last_error_ = what;
+        last_error_ = std::move(what);
     }
     std::uint64_t number(const char* attribute, std::uint64_t most, std::uint64_t least) const {
         const nb::gil_scoped_acquire gil;
         std::uint64_t value = least;
-        guarded([&] { value = nb::cast<std::uint64_t>(nb::int_(python_.attr(attribute))); });
+        guarded([&] {
+            const nb::object said = python_.attr(attribute);
+            const nb::object whole = nb::steal(PyNumber_Long(said.ptr()));  // 2.5e6 is a number too
+            value = whole.is_valid() && PyLong_Check(whole.ptr()) ? PyLong_AsUnsignedLongLong(whole.ptr()) : UINT64_MAX;
+            if (PyErr_Occurred() == nullptr) return;
+            PyErr_Clear();
+            value = least;
+            throw Error(Code::invalid_argument, std::string(attribute) + " is " + shown(said) + ", expected a number, 0 or more");
+        });
         return std::min(std::max(value, least), most);
     }
 
@@ -211,7 +231,7 @@ private:
         PyObject* const result = PyObject_Vectorcall(methods_[event].ptr(), arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
         if (result != nullptr) return nb::steal(result);
         const nb::python_error error;  // takes what was raised
-        fail(error.what());
+        fail(text_with_calls(error));
         return {};
     }
     // Invalid: nothing was called, or it raised.
@@ -227,7 +247,7 @@ private:
         told_ = now;
         static PyObject* const attribute = PyUnicode_InternFromString("now");
         const nb::object value = nb::steal(PyLong_FromUnsignedLongLong(now));
-        if (!value.is_valid() || PyObject_SetAttr(python_.ptr(), attribute, value.ptr()) != 0) fail(nb::python_error().what());
+        if (!value.is_valid() || PyObject_SetAttr(python_.ptr(), attribute, value.ptr()) != 0) fail(text_with_calls(nb::python_error()));
     }
 
     void about(unsigned event, PolicyRequest& request, std::uint64_t now) {
@@ -293,15 +313,15 @@ private:
             if (request.is_none()) return true;
         }
         if (!nb::isinstance<RequestView>(request)) {
-            fail(("pick() returned " + nb::cast<std::string>(nb::repr(picked)).substr(0, 200) + ", expected a Request, a Decision or None").c_str());
+            fail("pick() returned " + shown(picked) + ", expected a Request, a Decision or None");
             decision = {};
             return true;
         }
         PolicyRequest* const live = nb::inst_ptr<RequestView>(request)->live;
         if (live == nullptr || live->staged || !live->runnable) return false;
         if (live->worker != no_object && live->worker != worker.index) {
-            fail(("pick() for worker " + std::to_string(worker.index) + " returned request " + std::to_string(live->index) + ", which only worker " +
-                  std::to_string(live->worker) + " can go on with; see Request.worker, or use WaitList").c_str());
+            fail("pick() for worker " + std::to_string(worker.index) + " returned request " + std::to_string(live->index) + ", which only worker " +
+                 std::to_string(live->worker) + " can go on with; see Request.worker, or use WaitList");
             decision = {};
             return true;
         }

@@ -21,6 +21,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/raised.hpp"
 #include "bindings/spill.hpp"
 #include "bindings/tensor.hpp"
 #include "cpu/clock.hpp"
@@ -119,25 +120,6 @@ void end_if_forked(nb::handle callable) noexcept {
     const bool raised = PyErr_Occurred() != nullptr;
     if (raised) PyErr_WriteUnraisable(callable.ptr());
     _exit(raised ? 1 : 0);
-}
-
-// str(object) as UTF-8. Kernels raise what they like: text that is no valid UTF-8, or whose __str__ raises again.
-std::string text_of(nb::handle object) {
-    PyObject* text = PyObject_Str(object.ptr());
-    PyObject* bytes = text == nullptr ? nullptr : PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
-    Py_XDECREF(text);
-    if (bytes == nullptr) {
-        PyErr_Clear();
-        return "(its text cannot be made)";
-    }
-    std::string result(PyBytes_AS_STRING(bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes)));
-    Py_DECREF(bytes);
-    return result;
-}
-
-std::string text_of(const nb::python_error& error) {
-    const std::string text = text_of(error.value());
-    return text_of(error.type().attr("__name__")) + (text.empty() ? "" : ": " + text);
 }
 
 class PythonBinding final : public Binding {

@@ -356,3 +356,32 @@ class Thinks(Plain):
         while time.perf_counter_ns() < until:
             pass
         super().runnable(request)
+
+
+class DumpsBadly(Plain):
+    def dump(self) -> str:
+        raise RuntimeError("no state")
+
+
+class NeverDecides(Policy):
+    def runnable(self, request: Any) -> None:
+        pass
+
+
+class CannotBeSaid(Plain):
+    def __init__(self) -> None:
+        raise ValueError("no\ud800t utf-8")
+
+
+class SaysTooMuch(Plain):
+    def __init__(self) -> None:
+        raise ValueError("z" * 3_000_000)
+
+
+class BadDepth(Plain):
+    depth = "many"  # type: ignore[assignment]
+
+
+class BadSettings(Plain):
+    def settings(self) -> list[tuple[str, str]]:
+        return 5  # type: ignore[return-value]

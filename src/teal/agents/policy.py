@@ -129,8 +129,11 @@ class Policy:
         """Somebody rang; settings may have changed."""
 
     def pick(self, worker: Worker) -> Request | Decision | None:
-        """What this worker does next; None: nothing for now. Asked while it has room for another decision."""
-        raise NotImplementedError
+        """What this worker does next; None: nothing for now. Asked while it has room for another decision.
+
+        A policy of gangs may leave it out: then what is in no gang waits, for `--max-wait` at most.
+        """
+        return None
 
     def pick_group(self, workers: Sequence[Worker]) -> Sequence[tuple[Worker, Request | Decision]] | None:
         """A gang: what several of ``workers``, which all have nothing to do, begin together or not at all; None: no

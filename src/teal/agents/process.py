@@ -188,8 +188,12 @@ class Process:
             self._rounds.add(loop)
             self._seats[order.pool] = seat
             seated.settings = seat.settings()
-        except Exception as error:
+            if policy.errors:
+                raise InvalidArgument(f"the policy cannot serve: {_last_line(policy)}")
+        except TealError as error:
             seated.error = wire.failure_of(error)
+        except Exception as error:  # of the policy's own methods
+            seated.error = _failure(error)
         self._report(seated)
 
     def _stand_up(self, pool: str) -> None:
@@ -232,7 +236,7 @@ def _set_all(seat: Seat, settings: dict[str, str]) -> None:
         for name in done:
             if name in before:
                 seat.set(name, before[name])
-        words = str(error) if isinstance(error, TealError) else f"{type(error).__name__}: {error}"
+        words = wire.text_of(error) if isinstance(error, TealError) else _words(error)
         if kept:
             raise InvalidArgument(f"{words}; {', '.join(kept)} was new, and is set") from error
         if isinstance(error, TealError):
@@ -257,13 +261,15 @@ def _check_reachable(name: str, value: str) -> None:
 
 def _fault(seat: Seat) -> orders.Faulted:
     """What its policy did wrong; the last line says it, those before say where."""
-    lines = seat.policy.last_error.strip().splitlines() or ["it does not say what"]
-    kind, colon, message = lines[-1].partition(": ")
-    if not colon:
-        kind, message = "Error", lines[-1]
-    if "ModuleNotFoundError" in kind:
+    message = _last_line(seat.policy)
+    if message.startswith("ModuleNotFoundError"):
         message += " (a policy opens nothing once it serves: import at the top of its file)"
-    return orders.Faulted(seat.pool, seat.incarnation, wire.Failure(kind, message), "\n".join(lines[-_WHERE:]))
+    lines = seat.policy.last_error.splitlines()
+    return orders.Faulted(seat.pool, seat.incarnation, message, "\n".join(lines[-_WHERE:]))
+
+
+def _last_line(policy: _core.Policy) -> str:
+    return (policy.last_error.strip().splitlines() or ["it does not say what"])[-1]
 
 
 def _name(wanted: orders.Policy) -> str:
@@ -273,8 +279,11 @@ def _name(wanted: orders.Policy) -> str:
 def _failure(error: BaseException) -> wire.Failure:
     if isinstance(error, TealError):
         return wire.failure_of(error)
-    what = f"{type(error).__name__}: {error}"
-    return wire.Failure("InvalidArgument", f"the policy cannot be made: {what} ({_where(error)})")
+    return wire.Failure("InvalidArgument", f"the policy cannot be made: {_words(error)} ({_where(error)})")
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {wire.text_of(error)}"
 
 
 def _where(error: BaseException) -> str:

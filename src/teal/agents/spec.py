@@ -122,6 +122,8 @@ def load(target: str, class_name: str) -> Callable[[], Policy]:
         raise InvalidArgument(
             f"policy {target}:{class_name}: expected a class there that derives from teal.agents.Policy"
         )
+    if made.pick is Policy.pick and made.pick_group is Policy.pick_group:
+        raise InvalidArgument(f"policy {target}:{class_name}: it never decides; give the class a method pick()")
     return made
 
 

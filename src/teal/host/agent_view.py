@@ -172,7 +172,7 @@ class Agents:
         The old one serves until the new one is ready; if that never is, it goes on. Raises as ``start`` does.
         """
         policies = [] if policy is None else _policies(policy)
-        return agent_of(self._ask(wire.UpgradeAgent(pool, policies, options)))
+        return agent_of(self._ask(wire.UpgradeAgent(_name(pool), policies, options)))
 
     def set(self, pool: str, **settings: object) -> dict[str, str]:
         """Settings of the policy that serves the pool, while it runs; returns all of them as they are now.
@@ -180,30 +180,30 @@ class Agents:
         Raises NotFound, InvalidArgument (it has no such setting, or the value makes no sense).
         """
         found: dict[str, str] = self._ask(
-            wire.ChangeAgent(pool, {name: str(value) for name, value in settings.items()})
+            wire.ChangeAgent(_name(pool), {name: str(value) for name, value in settings.items()})
         )
         return found
 
     def stop(self, pool: str) -> None:
         """The agent of that pool leaves; its pools go on in their own order. Raises NotFound."""
-        self._ask(wire.StopAgent(pool))
+        self._ask(wire.StopAgent(_name(pool)))
 
     def dump(self, pool: str) -> str:
         """The state of the policies of that pool's agent, in their own words. Raises NotFound."""
-        return "\n".join(said["dump"] for said in self._ask(wire.LookAtAgents(pool, True))["said"])
+        return "\n".join(said["dump"] for said in self._ask(wire.LookAtAgents(_name(pool), True))["said"])
 
     def audit(self, pool: str | None = None) -> list[AuditLine]:
         """What happened to agents, oldest first: the last 256 lines."""
-        found = self._ask(wire.LookAtAgents(pool) if pool is not None else wire.LookAtAgents())["audit"]
+        found = self._ask(wire.LookAtAgents(_name(pool)) if pool is not None else wire.LookAtAgents())["audit"]
         return [AuditLine(**{**line, "pools": tuple(line["pools"])}) for line in found]
 
     def __getitem__(self, pool: str) -> AgentStatistics:
         """How the agent of that pool does, or the first of several (``of``). Raises NotFound."""
-        return agent_of(self._ask(wire.LookAtAgents(pool))["agents"][0])
+        return agent_of(self._ask(wire.LookAtAgents(_name(pool)))["agents"][0])
 
     def of(self, pool: str) -> list[AgentStatistics]:
         """All that share that pool, by their workers. Raises NotFound."""
-        return [agent_of(raw) for raw in self._ask(wire.LookAtAgents(pool))["agents"]]
+        return [agent_of(raw) for raw in self._ask(wire.LookAtAgents(_name(pool)))["agents"]]
 
     def __iter__(self) -> Iterator[AgentStatistics]:
         return iter([agent_of(raw) for raw in self._ask(wire.LookAtAgents())["agents"]])
@@ -213,6 +213,10 @@ class Agents:
 
     def __contains__(self, pool: object) -> bool:
         return any(pool in agent.pools for agent in self)
+
+
+def _name(pool: object) -> str:
+    return argument.one_of(pool, str, "$.pool", "the name of a pool")
 
 
 def _texts(value: str | Iterable[str]) -> list[str]:

@@ -145,7 +145,7 @@ class Faulted(Message, tag="faulted"):
 
     pool: str
     incarnation: int
-    error: Failure
+    what: str
     where: str = ""
 
 

@@ -183,7 +183,7 @@ class Crew:
 
     def _reported(self, process: AgentProcess, report: orders.AgentReport) -> None:
         if isinstance(report, orders.Faulted):
-            why = f"its policy for {printable(report.pool)} raised {report.error.kind}: {report.error.message}"
+            why = f"its policy for {printable(report.pool)} failed: {printable(report.what)}"
             for line in report.where.splitlines():
                 log.warning("agent %s: %s", process.name, printable(line))
             process.end(why)

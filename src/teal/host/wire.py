@@ -540,8 +540,17 @@ def envelope_id(data: bytes) -> int | None:
 def failure_of(error: BaseException) -> Failure:
     """How an error travels. Errors that are not Teal's arrive as InternalError with their type's name."""
     if isinstance(error, TealError):
-        return Failure(type(error).__name__, str(error)[:_MAX_TEXT])
-    return Failure("InternalError", f"{type(error).__name__}: {error}"[:_MAX_TEXT])
+        return Failure(type(error).__name__, text_of(error))
+    return Failure("InternalError", f"{type(error).__name__}: {text_of(error)}")
+
+
+def text_of(error: BaseException) -> str:
+    """What it says, so that it can travel: an exception of a user's may hold what is not UTF-8, or raise once more."""
+    try:
+        text = str(error)[:_MAX_TEXT]
+    except Exception:
+        return "(its text cannot be made)"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def raise_failure(failure: Failure) -> None:
