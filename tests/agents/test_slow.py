@@ -49,6 +49,7 @@ def test_a_method_that_takes_too_long_once(agent_host: teal.Host, echo: teal.Mod
     agent = agent_host.agents["default"]
     assert (agent.pid, agent.restarts) == (pid, 0)
     assert agent.returns >= 1
+    assert agent.fallbacks >= agent.returns
 
 
 def test_how_long_is_for_its_host_to_say(agent_host: teal.Host, echo: teal.Model) -> None:
@@ -69,6 +70,7 @@ def test_one_that_stays_away_is_replaced(agent_host: teal.Host, echo: teal.Model
     gave_up = agent_host.agents.audit()[2]
     assert "0.1 s" in gave_up.why
     assert gave_up.more["again_in_s"] == 0.1
+    assert agent_host.agents["default"].fallbacks == 1
 
 
 def test_one_that_freezes_again_and_again_is_replaced(agent_host: teal.Host, echo: teal.Model) -> None:

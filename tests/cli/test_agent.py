@@ -61,6 +61,7 @@ def test_from_start_to_stop(at: Any) -> None:
         "place",
         "link",
         "fallbacks",
+        "returns",
         "restarts",
     ]
     assert any(line.split()[:3] == ["default", "edf", "online"] for line in listed)

@@ -183,14 +183,15 @@ def audit_text(line: AuditLine) -> str:
 
 def agents_table(agents: list[AgentStatistics]) -> Table:
     """One row for each."""
-    table = draw.table(("pools", "policy", "state", "process", "core", "place", "link", "fallbacks", "restarts"),
-                       right=("process", "fallbacks", "restarts"))  # fmt: skip
+    counts = ("fallbacks", "returns", "restarts")
+    columns = ("pools", "policy", "state", "process", "core", "place", "link", *counts)
+    table = draw.table(columns, right=("process", *counts))
     for agent in agents:
         core = "-" if agent.core is None else str(agent.core)
         workers = f" (workers {', '.join(map(str, agent.workers))})" if agent.workers else ""
         policies = ", ".join(dict.fromkeys(agent.policies))
         cells = (", ".join(agent.pools) + workers, policies, agent.state, str(agent.pid or "-"))
-        draw.row(table, *cells, core, agent.place, agent.link, str(agent.fallbacks), str(agent.restarts))
+        draw.row(table, *cells, core, agent.place, agent.link, *(str(getattr(agent, count)) for count in counts))
     return table
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from teal.errors import TealError
+from teal.host.audit import printable
 from teal.host.backoff import Backoff
 from teal.host.crew import Crew
 from teal.host.watch import Watch
@@ -107,6 +108,7 @@ class Agent:
             self.fell(crew, f"{why}; it came back {_MOST_RETURNS} times within a minute")
             return
         crew.fall_back(why)
+        self.fallbacks += 1
         self.state, self.why = "frozen", why
         seconds = crew.options.come_back_ns / 1e9
         self.note("fallback", crew, why, bad=True, taken_back_within_s=seconds)
@@ -138,7 +140,8 @@ class Agent:
     def _give_up(self, crew: Crew, why: str, what: str) -> None:
         crew.fall_back(why)
         self.crew = None
-        self.fallbacks += 1
+        if self.state == "online":  # else that was counted when it froze
+            self.fallbacks += 1
         self.state, self.why = "fallen", why
         if self.watch is not None:
             self.watch.stop()
@@ -158,7 +161,7 @@ class Agent:
                 if self.state != "fallen":
                     return
                 delay = self._backoff.failed(self._now())
-                self.why = str(error)
+                self.why = printable(str(error))
                 self.note("refused", None, str(error), bad=True, again_in_s=round(delay, 3))
                 self._restart = self.agents.spawn(self._start_again(delay))
                 return
