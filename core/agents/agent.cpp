@@ -75,6 +75,14 @@ bool AgentLoop::is_carried_out(const Place& place, unsigned at) const noexcept {
     return word == transaction_word(place.staged[at].serial, TransactionState::committed, Outcome::complete);
 }
 
+// Is what is believed to run still to be taken up? Its worker sleeps, or has no core.
+bool AgentLoop::has_not_begun(const Place& place) const noexcept {
+    if (!place.running.own) return false;
+    const std::uint64_t word = seat_->state(place.view.index, place.running.serial);
+    return word == transaction_word(place.running.serial, TransactionState::ready, Outcome::complete) ||
+           word == transaction_word(place.running.serial, TransactionState::claimed, Outcome::complete);
+}
+
 // The worker has come to what was staged at that position, and, if it is `over`, past it.
 void AgentLoop::come_to(Place& place, unsigned at, bool over) {
     if (place.running.live) return;  // messages will say
@@ -441,6 +449,10 @@ void AgentLoop::ask_preempts() {
     for (std::size_t i = preemptible_.size(); i-- > 0;) {
         Place& place = places_[preemptible_[i]];
         if (!policy_->preempt(place.view, now_)) continue;
+        if (has_not_begun(place)) {  // it was staged, and its worker did not come to it yet
+            place.view.since_ns = now_;
+            continue;
+        }
         place.asked = true;
         ++figures_.preempts;
         seat_->ask_preempt(place.view.index, place.view.running->index, place.view.running->generation);
@@ -450,6 +462,7 @@ void AgentLoop::ask_preempts() {
 
 unsigned AgentLoop::step(std::uint64_t now) {
     now_ = now;
+    seat_->beat(now);  // before its work: what a beat says is when it was
     preempts_ = policy_->preempts();
     depth_ = std::clamp(policy_->depth(), 0U, stage_depth);
     if (!seat_->stages_ahead()) depth_ = 0;
@@ -480,7 +493,6 @@ unsigned AgentLoop::step(std::uint64_t now) {
     if (online_ && dirty_) decide();
     if (online_ && !preemptible_.empty()) ask_preempts();
     ring_workers(count > 0);
-    seat_->beat(now);
     return count + static_cast<unsigned>(figures_.decisions - before);
 }
 

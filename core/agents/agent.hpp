@@ -149,6 +149,7 @@ private:
     void finish_running(Place& place);
     void drop_staged(Place& place, unsigned at);
     [[nodiscard]] bool is_carried_out(const Place& place, unsigned at) const noexcept;
+    [[nodiscard]] bool has_not_begun(const Place& place) const noexcept;
     void come_to(Place& place, unsigned at, bool over);
     void update(Place& place);
     void put(std::vector<std::uint32_t>& list, std::uint32_t Place::*at, Place& place, bool in);

@@ -251,16 +251,19 @@ void Sweeper::watch_seats(std::uint64_t now) noexcept {
         Attached* one = attached(i, pool_->memory().seats[i].incarnation);
         if (one == nullptr) continue;
         const std::uint64_t beat = one->seat->beat();
-        one->still_ns = beat != one->beat ? 0 : unanswered_ns(i, one->still_ns + passed);
+        // A beat says when it was, which may be a whole idle look ago: it stands still since then. One that lies is believed between two looks only.
+        const std::uint64_t still = beat == one->beat ? one->still_ns + passed : std::min(passed, now > beat ? now - beat : 0);
+        one->still_ns = beat != one->beat && still < longest_look_ns ? still : unanswered_ns(i, still);
         one->beat = beat;
         std::string reason;
         auto kind = SeatEventKind::put_off;
-        if (one->still_ns >= limits_[i].beat_ns) reason = "no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
-        else if (one->seat->agent_state() == AgentState::leaving) reason = "left";
+        const bool left = one->seat->agent_state() == AgentState::leaving;
+        if (left) reason = "left";
+        else if (one->still_ns >= limits_[i].beat_ns) reason = "no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         else if (limits_[i].wait_ns != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
         if (reason.empty()) continue;
-        if (one->still_ns >= limits_[i].beat_ns / 2) kind = SeatEventKind::frozen;  // a wait that is its heart's: it may come back too
-        if (one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns) reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
+        if (!left && one->still_ns >= limits_[i].beat_ns / 2) kind = SeatEventKind::frozen;  // a wait that is its heart's: it may come back too
+        if (!left && one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns) reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         try {
             put_off(i, reason, kind);
         } catch (const Error&) {

@@ -178,6 +178,36 @@ void test_frozen_agent_comes_back() {
     pool.check_all_free();
 }
 
+// Its last beat came right after a look of the host, and the next look is far: it stands still since that beat, and not since that look.
+void test_a_beat_counts_from_when_it_was() {
+    SmallPool pool;
+    Client client = pool.open();
+    pool.load(0, "identity");
+    pool.add_worker();
+    const Sweeper::Seated seated = pool.sweeper.attach_seat(0, 1024);
+    AgentLoop loop(AgentSeat::attach(seated.agent_view_fd, ::dup(seated.desk_fd)), std::make_shared<Fifo>());
+    pool.sweeper.set_seat_limits(0, 3'600'000'000'000, 0);
+    pool.sweeper.activate_seat(0, seated.incarnation);
+    auto slot = client.slot();
+    client.session->submit(*slot, 0, 0, 0, 0);
+    until([&] {
+        pool.sweeper.tick();
+        return pool.sweeper.seat_figures(0, seated.incarnation).offered == 1;
+    });
+    const std::int64_t beat = monotonic_ns();
+    loop.seat().beat(static_cast<std::uint64_t>(beat));
+    while (monotonic_ns() - beat < 12'000'000) relax();
+    pool.sweeper.tick();
+    CHECK(pool.sweeper.seat_figures(0, seated.incarnation).beat_age_ns >= 9'000'000);
+    std::thread agent([&] { loop.run(); });
+    client.session->wait(*slot, 0, 0);
+    CHECK_EQ(state_of(*slot), State::done);
+    pool.stop();
+    loop.stop();
+    agent.join();
+    pool.check_all_free();
+}
+
 // It is alive, and leaves a request waiting.
 void test_lazy_agent() {
     SmallPool pool;
@@ -246,6 +276,7 @@ int main() {
     test_fallback();
     test_frozen_agent();
     test_frozen_agent_comes_back();
+    test_a_beat_counts_from_when_it_was();
     test_lazy_agent();
     test_upgrade();
     return teal::check::summary();
