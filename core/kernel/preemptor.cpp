@@ -243,7 +243,7 @@ void Preemptor::count(const greg_t* here) noexcept {
 
 // What a piece that did not have its share is given before it leaves, ticks; 0: nothing.
 std::uint64_t Preemptor::owed(std::uint64_t share, std::uint64_t whole) noexcept {
-    return ran_ >= share || grants_ == most_grants ? 0 : whole << grants_++;
+    return ran_ >= share || grants_ == most_grants ? 0 : (whole - ran_) << grants_++;
 }
 
 bool Preemptor::must_leave() noexcept {

@@ -13,7 +13,7 @@
 //
 // Each piece gets on: a kernel that was left as soon as it went on would never come to its end. Whoever asks may be behind, as it took what it
 // staged for begun, so an ask counts after a while only (least_piece_ns). And where a thread waits for its core, or a signal takes as long as
-// a slice, the slice can be over before the kernel has done anything: then it is given more, twice as much each time.
+// a slice, the slice can be over before the kernel has done anything: then it is given what is missing, twice as much each time.
 //
 // The timer is set lazily. One that goes off before the slice is over is set again by the handler, so requests that end within their slice
 // cost no system call each: at most one for a slice's time. From a timer to its handler it takes microseconds (12 on a virtual machine); how
