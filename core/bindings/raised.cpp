@@ -41,7 +41,8 @@ std::string text_with_calls(const nb::python_error& error) {
         for (nb::object at = nb::borrow(error.traceback()); at.is_valid() && !at.is_none(); at = at.attr("tb_next")) calls.push_back(at);
         for (std::size_t i = calls.size() > most_calls ? calls.size() - most_calls : 0; i < calls.size(); ++i) {
             const nb::object code = calls[i].attr("tb_frame").attr("f_code");
-            all += "File \"" + text_of(code.attr("co_filename")) + "\", line " + text_of(calls[i].attr("tb_lineno")) + ", in " + text_of(code.attr("co_name")) + "\n";
+            all += "File \"" + text_of(code.attr("co_filename")) + "\", line " + text_of(calls[i].attr("tb_lineno"));
+            all += ", in " + text_of(code.attr("co_name")) + "\n";
         }
     } catch (const nb::python_error&) {  // no memory for it
     }

@@ -263,7 +263,8 @@ void Sweeper::watch_seats(std::uint64_t now) noexcept {
         else if (limits_[i].wait_ns != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
         if (reason.empty()) continue;
         if (!left && one->still_ns >= limits_[i].beat_ns / 2) kind = SeatEventKind::frozen;  // a wait that is its heart's: it may come back too
-        if (!left && one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns) reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
+        if (!left && one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns)
+            reason += "; no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
         try {
             put_off(i, reason, kind);
         } catch (const Error&) {
