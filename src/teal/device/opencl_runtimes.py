@@ -13,12 +13,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+
+from teal.host.passing_folder import PassingFolder
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 # Loaded in this order: each needs only those before it and the C library's.
@@ -103,8 +103,9 @@ def prepare() -> list[Runtime]:
     for each in packaged:
         if each.origin == "intel-opencl-rt":
             load_intel_needs(Path(each.library))
-    folder = Path(tempfile.mkdtemp(prefix="teal-opencl-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = PassingFolder("teal-opencl-")
+    atexit.register(made.close)
+    folder = made.path
     _done = system + packaged
     for number, each in enumerate(_done):
         (folder / f"{number:02}.icd").write_text(each.library + "\n", encoding="utf-8")

@@ -18,19 +18,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from teal.errors import KernelFailed, NotFound
+from teal.host.passing_folder import PassingFolder
 from teal.kernel import torch_headers
 from teal.kernel.protocol import Snapshot, Source
 from teal.kernel.sealed import mapped_privately, memory_file, one_line, seal, snapshot_key, usable
 from teal.kernel.torch_program import Program
 
-_PREFIX = "teal-compile-"
 _PART = "library"
 _REFUSED = b"CppCompileError"  # how torch calls it when the C++ compiler does not take its code
 _PR_SET_PDEATHSIG = 1
@@ -143,15 +141,6 @@ def _run(source: Source, name: str, out: int, headers: str) -> subprocess.Comple
     )
 
 
-def _sweep() -> None:
-    """Takes away what compilers left that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError):
-            if owner.isdecimal() and not Path(f"/proc/{owner}").exists() and folder.stat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
-
-
 def _library(fds: list[int], name: str, threads: int, folder: str, headers: str) -> str:
     """Path of the library."""
     kept = torch_headers.keep(headers)
@@ -189,8 +178,8 @@ def main(argv: list[str]) -> int:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     fds, out, threads = [int(argv[1]), *map(int, argv[6:])], int(argv[2]), int(argv[4])
-    _sweep()
-    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    passing = PassingFolder("teal-compile-")
+    folder = str(passing.path)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     try:
         with (
@@ -202,7 +191,7 @@ def main(argv: list[str]) -> int:
         print(" ".join(f"{type(error).__name__}: {error}".split())[:2000], file=sys.stderr)
         return 1
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        passing.close()
     return 0
 
 
