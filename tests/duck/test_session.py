@@ -43,6 +43,8 @@ def test_what_is_no_size_and_no_bytes_is_refused(duck: teal.Duck, program: Path)
     with duck.open(program) as session:
         with pytest.raises(teal.InvalidArgument, match="holds Python objects"):
             session.map(objects)
+        with pytest.raises(teal.InvalidArgument, match="holds Python objects"):
+            session.call(objects)
         with pytest.raises(teal.InvalidArgument, match=r"\$\.nbytes: -1"):
             session.prepare(-1)
 

@@ -149,6 +149,8 @@ class Session:
         self._answer(None)
 
     def _begin(self, args: Any) -> None:
+        if type(args) is not bytes and getattr(getattr(args, "dtype", None), "hasobject", False):
+            raise InvalidArgument("it holds Python objects, expected bytes or a packed array", path="$.args")
         with self._guard:
             self._ready()
             self._calls += 1
