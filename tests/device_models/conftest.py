@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def models(host: teal.Host) -> Iterator[Callable[..., teal.Model]]:
     client = teal.connect(host.address)
 
     def get(which: Trained, **options: Any) -> teal.Model:
-        names.append(f"d{len(names)}-{id(names):x}")
+        names.append(f"d{len(names)}-{uuid.uuid4().hex[:12]}")
         return client.load(names[-1], which.path, **options)
 
     yield get
