@@ -110,7 +110,7 @@ bool Preemptor::open(std::string& why) {
     sigset_t set;
     ::pthread_sigmask(SIG_BLOCK, nullptr, &set);
     mask_ = low_mask(set);
-    least_piece_ = ns_to_ticks(least_piece_ns);
+    (void)ns_to_ticks(1);  // the first conversion takes its time
     struct sigevent event {};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = signal_number;
@@ -130,7 +130,6 @@ bool Preemptor::open(std::string& why) {
 
 void Preemptor::name(std::uint64_t running) noexcept {
     running_ = running;
-    heeds_ = ticks() + least_piece_;
     asked_ = false;
 }
 
@@ -178,9 +177,6 @@ void Preemptor::learn() noexcept {
 
 bool Preemptor::go(Fiber& fiber) noexcept {
     fiber_ = &fiber;
-    grants_ = 0;
-    ran_ = 0;
-    went_on_ = ticks();
     const bool done = fiber.enter();
     fiber_ = nullptr;
     slice_end_ = 0;
@@ -190,12 +186,11 @@ bool Preemptor::go(Fiber& fiber) noexcept {
 void Preemptor::on_signal(int, siginfo_t* info, void* context) noexcept {
     const int error = errno;
     if (Preemptor* self = preemptor_of(pthread_self()); self != nullptr)
-        self->notice(*info, *static_cast<const ucontext_t*>(context));
+        self->notice(*info, low_mask(static_cast<const ucontext_t*>(context)->uc_sigmask) != self->mask_);
     errno = error;
 }
 
-void Preemptor::notice(const siginfo_t& info, const ucontext_t& context) noexcept {
-    const bool elsewhere = low_mask(context.uc_sigmask) != mask_;
+void Preemptor::notice(const siginfo_t& info, bool elsewhere) noexcept {
     ++signals_;
     if (info.si_code == SI_TIMER && armed_until_ != 0) learn();
     if (info.si_code == SI_TIMER) armed_until_ = 0;
@@ -207,14 +202,13 @@ void Preemptor::notice(const siginfo_t& info, const ucontext_t& context) noexcep
         if (elsewhere && slice_end_ != 0) start_timer(ns_to_ticks(again_ns));
         return;
     }
-    consider(context.uc_mcontext.gregs);
+    consider();
 }
 
-void Preemptor::opened() noexcept { consider(nullptr); }
+void Preemptor::opened() noexcept { consider(); }
 
 // On the fiber's stack, its gate open. Leaves it if there is a reason to, and comes back when it goes on.
-void Preemptor::consider(const greg_t* here) noexcept {
-    count(here);
+void Preemptor::consider() noexcept {
     do {
         // A signal that comes while we look leaves a note, and is not lost on us.
         inside_.store(false, std::memory_order_relaxed);
@@ -227,38 +221,12 @@ void Preemptor::consider(const greg_t* here) noexcept {
         inside_.store(true, std::memory_order_relaxed);
         std::atomic_signal_fence(std::memory_order_seq_cst);
     } while (noted_.load(std::memory_order_relaxed));
-    goes_on(here);
-}
-
-// The kernel goes on now: at `here`, if it was left in a handler.
-void Preemptor::goes_on(const greg_t* here) noexcept {
-    if (here != nullptr) std::memcpy(went_on_at_, here, sizeof went_on_at_);
-    went_on_ = ticks();
-}
-
-// It has run until now, unless it is where it went on.
-void Preemptor::count(const greg_t* here) noexcept {
-    if (here == nullptr || std::memcmp(went_on_at_, here, sizeof went_on_at_) != 0) ran_ += ticks() - went_on_;
-}
-
-// What a piece that did not have its share is given before it leaves, ticks; 0: nothing.
-std::uint64_t Preemptor::owed(std::uint64_t share, std::uint64_t whole) noexcept {
-    return ran_ >= share || grants_ == most_grants ? 0 : (whole - ran_) << grants_++;
 }
 
 bool Preemptor::must_leave() noexcept {
-    const bool asked = is_asked();
-    if (!asked && slice_end_ == 0) return false;
+    if (is_asked()) return true;
+    if (slice_end_ == 0) return false;
     const std::uint64_t now = ticks();
-    if (asked) {
-        if (now >= heeds_) {
-            const std::uint64_t more = owed(least_piece_ / 2, least_piece_);
-            if (more == 0) return true;
-            heeds_ = now + more;
-        }
-        if (armed_until_ == 0 || armed_until_ > heeds_) start_timer(heeds_ - now);
-        return false;
-    }
     if (now + slice_ / 16 < slice_end_) {  // less than that is not worth another timer
         if (armed_until_ == 0) set_timer(slice_end_ - now);
         return false;
@@ -268,14 +236,10 @@ bool Preemptor::must_leave() noexcept {
         set_timer(slice_);
         return false;
     }
-    const std::uint64_t more = owed(slice_ - slice_ / 4, slice_);
-    if (more == 0) return true;
-    slice_end_ = now + more;
-    start_timer(more);
-    return false;
+    return true;
 }
 
-bool Preemptor::request_pending() noexcept { return (is_asked() && ticks() >= heeds_) || (slice_end_ != 0 && ticks() >= slice_end_); }
+bool Preemptor::request_pending() noexcept { return is_asked() || (slice_end_ != 0 && ticks() >= slice_end_); }
 
 void Preemptor::note_ask() noexcept {
     asked_ = true;

@@ -11,10 +11,6 @@
 // is blocked in its handler only, which calls nothing but system calls and what the worker gives it as `wanted`, none of which takes a lock
 // or memory. A thread that has other signals blocked is in another handler, and is not left from there.
 //
-// Each piece gets on: a kernel that was left as soon as it went on would never come to its end. Whoever asks may be behind, as it took what it
-// staged for begun, so an ask counts after a while only (least_piece_ns). And where a thread waits for its core, or a signal takes as long as
-// a slice, the slice can be over before the kernel has done anything: then it is given what is missing, twice as much each time.
-//
 // The timer is set lazily. One that goes off before the slice is over is set again by the handler, so requests that end within their slice
 // cost no system call each: at most one for a slice's time. From a timer to its handler it takes microseconds (12 on a virtual machine); how
 // many is learned, and the timer set so much earlier.
@@ -27,7 +23,6 @@
 #include <csignal>
 #include <ctime>
 #include <string>
-#include <ucontext.h>
 #include <vector>
 
 #include "kernel/fiber.hpp"
@@ -44,10 +39,9 @@ public:
     bool open(std::string& why);
     [[nodiscard]] bool is_open() const noexcept { return opened_; }
 
-    // What runs next, as asks name it.
+    // What runs next, as asks name it. Older asks are void.
     static constexpr std::uint64_t name_of(std::uint32_t record, std::uint32_t generation) noexcept { return record | std::uint64_t{generation} << 32; }
     void name(std::uint64_t running) noexcept;
-    static constexpr std::int64_t least_piece_ns = 10'000;  // half of the shortest quantum
     // From now on it may run so long; 0: as long as it likes. `timer`: not for kernels that look for themselves (request_pending()).
     void arm(std::uint64_t slice_ns, bool timer = true) noexcept;
     // No signal comes from the timer any more; for what must not be interrupted in a system call.
@@ -86,11 +80,8 @@ public:
 private:
     static void on_signal(int number, siginfo_t* info, void* context) noexcept;
     void opened() noexcept override;   // Gate: with a note pending
-    void goes_on(const greg_t* here) noexcept;
-    void count(const greg_t* here) noexcept;
-    [[nodiscard]] std::uint64_t owed(std::uint64_t share, std::uint64_t whole) noexcept;
-    void notice(const siginfo_t& info, const ucontext_t& context) noexcept;
-    void consider(const greg_t* here) noexcept;
+    void notice(const siginfo_t& info, bool elsewhere) noexcept;
+    void consider() noexcept;
     [[nodiscard]] bool must_leave() noexcept;
     [[nodiscard]] bool is_asked() noexcept;
     void set_timer(std::uint64_t ticks_from_now) noexcept;    // its handler is to be called then
@@ -104,14 +95,6 @@ private:
     std::uint64_t mask_ = 0;         // signals that are blocked while a kernel runs
     Fiber* fiber_ = nullptr;
     std::uint64_t running_ = 0;
-    std::uint64_t heeds_ = 0;        // ticks: it leaves for an ask from then on
-    std::uint64_t least_piece_ = 0;  // ticks
-    static constexpr unsigned registers = 17;  // of a frame: the general ones, stack pointer, instruction
-    static constexpr unsigned most_grants = 4; // arbitrary; a kernel that loops in one instruction looks as if it stood still
-    greg_t went_on_at_[registers]{}; // where the kernel went on last, in a frame
-    std::uint64_t went_on_ = 0;      // ticks: when
-    std::uint64_t ran_ = 0;          // ticks that it had of this piece
-    unsigned grants_ = 0;            // times that this piece was given more
     std::uint64_t slice_ = 0;        // ticks
     std::uint64_t slice_end_ = 0;    // ticks; 0: none
     std::uint64_t armed_until_ = 0;  // ticks: when its handler is expected to be called; 0: it is not
