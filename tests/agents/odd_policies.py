@@ -379,7 +379,15 @@ class SaysTooMuch(Plain):
 
 
 class BadDepth(Plain):
-    depth = "many"  # type: ignore[assignment]
+    """Asks for a depth that is no number, from its tenth request on."""
+
+    seen = 0
+
+    def runnable(self, request: Any) -> None:
+        self.seen += 1
+        if self.seen == 10:
+            self.depth = "many"  # type: ignore[assignment]
+        super().runnable(request)
 
 
 class BadSettings(Plain):

@@ -142,7 +142,7 @@ def test_what_cannot_serve_is_refused_in_words(agent_host: teal.Host, echo: teal
 
 def test_what_is_wrong_once_it_serves_is_why_it_fell(agent_host: teal.Host, echo: teal.Model) -> None:
     agent_host.agents.start("default", odd("BadDepth"))
-    right(echo, 5)
+    right(echo, 20)
     until(lambda: any(line.what == "fallback" for line in agent_host.agents.audit()))
     fell = next(line for line in agent_host.agents.audit() if line.what == "fallback")
     assert "depth is 'many', expected a number, 0 or more" in fell.why
