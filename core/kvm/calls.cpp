@@ -133,7 +133,7 @@ std::int64_t Calls::linux_call(std::uint64_t number, const std::uint64_t (&a)[6]
     case SYS_write:
         return write_output(a[0], a[1], a[2]);
     case SYS_pread64:
-        return a[0] == 0 ? read_input_at(a[1], a[2], a[3]) : -EBADF;
+        return a[0] == 0 ? read_input_at(a[1], std::min(a[2], most_at_once), a[3]) : -EBADF;
     case SYS_lseek: {
         const off_t at = a[0] == 0 ? ::lseek(in_, static_cast<off_t>(a[1]), static_cast<int>(a[2])) : -1;
         return at >= 0 ? at : a[0] == 0 ? -errno : -ESPIPE;
@@ -221,7 +221,6 @@ std::int64_t Calls::read_input(std::uint64_t to, std::uint64_t bytes) noexcept {
 }
 
 std::int64_t Calls::read_input_at(std::uint64_t to, std::uint64_t bytes, std::uint64_t offset) noexcept {
-    bytes = std::min(bytes, most_at_once);
     std::int64_t total = 0;
     while (bytes > 0) {
         const auto piece = guest_->reach(to, bytes, true);

@@ -214,6 +214,9 @@ void test_life() {
     t.host->activate();
     t.step();
     CHECK_EQ(t.host->agent_state(), AgentState::online);
+    t.now += 200;
+    t.step();
+    CHECK_EQ(t.loop->figures().preempts, 0);  // its worker has not come to it: it has had no time yet
     CHECK_EQ(t.look(0), 3);
     CHECK_EQ(t.host->preempt_asked(0), 0);
     t.now += 200;

@@ -153,34 +153,28 @@ class Residents:
         with self._guard:
             if len(self._sessions) >= MOST_SESSIONS:
                 raise QuotaExceeded(f"{len(self._sessions)} sessions are open, the most that a duck has; close some")
-            if self._used + cost > self._budget:
-                raise QuotaExceeded(
-                    f"a session of {cost} bytes: sessions of this duck have {self._used} of {self._budget}; close "
-                    "some, ask for less (ob=, memory=), or give the duck more --memory"
-                )
-            self._used += cost
+            self._charge(cost, f"a session of {cost} bytes", "close some, ask for less (ob=, memory=)")
         return cost
+
+    def _charge(self, cost: int, what: str, remedy: str) -> None:
+        """Under the guard. Raises QuotaExceeded."""
+        if self._used + cost > self._budget:
+            raise QuotaExceeded(
+                f"{what}: sessions of this duck have {self._used} of {self._budget}; {remedy}, or give the duck more "
+                "--memory"
+            )
+        self._used += cost
 
     def reserve(self, nbytes: int) -> None:
         """Takes so many bytes of the budget for something else; negative: gives them back. Raises QuotaExceeded."""
         with self._guard:
-            if self._used + nbytes > self._budget:
-                raise QuotaExceeded(
-                    f"a buffer of {nbytes} bytes: sessions of this duck have {self._used} of {self._budget}; ask for "
-                    "less, or give the duck more --memory"
-                )
-            self._used += nbytes
+            self._charge(nbytes, f"a buffer of {nbytes} bytes", "ask for less")
 
     @contextmanager
     def holding(self, cost: int) -> Iterator[None]:
         """So much of the budget, for as long as a run takes. Raises QuotaExceeded."""
         with self._guard:
-            if self._used + cost > self._budget:
-                raise QuotaExceeded(
-                    f"a run of {cost} bytes with its outputs: sessions of this duck have {self._used} of "
-                    f"{self._budget}; ask for less (memory=, output=), or give the duck more --memory"
-                )
-            self._used += cost
+            self._charge(cost, f"a run of {cost} bytes with its outputs", "ask for less (memory=, output=)")
         try:
             yield
         finally:
