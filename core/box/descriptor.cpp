@@ -48,9 +48,10 @@ long receive_record(int socket, void* bytes, std::size_t size, std::span<Descrip
     header.msg_control = control;
     header.msg_controllen = sizeof control;
     long got = 0;
+    int resets = 0;   // ECONNRESET: it hung up with a message of ours unread; what it said before that comes after
     do {
         got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
+    } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
     if (got < 0) return -errno;
     for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
         if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;

@@ -1,6 +1,7 @@
 // The yard's dealings with its zygote: starting it, having boxes made, hearing how they ended.
 #include <csignal>
 #include <cerrno>
+#include <cpuid.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -77,7 +79,7 @@ std::uint64_t slept(std::uint64_t& before, std::uint64_t now, std::uint64_t peri
     return gap > std::max(asleep_ns, 4 * period) ? gap : 0;
 }
 
-// How long a process could have run and had no CPU. 0: the kernel does not say.
+// The waits for a CPU that a process has behind it. 0: the kernel does not say.
 std::uint64_t waited_ns(std::uint32_t pid) noexcept {
     char path[64];
     std::snprintf(path, sizeof path, "/proc/%u/schedstat", pid);
@@ -87,6 +89,48 @@ std::uint64_t waited_ns(std::uint32_t pid) noexcept {
     if (std::fscanf(file, "%llu %llu", &ran, &waited) != 2) waited = 0;
     std::fclose(file);
     return waited;
+}
+
+bool wants_cpu(std::uint32_t pid) noexcept {
+    char path[64], text[512];
+    std::snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    std::FILE* file = std::fopen(path, "re");
+    if (file == nullptr) return false;
+    const std::size_t size = std::fread(text, 1, sizeof text - 1, file);
+    std::fclose(file);
+    text[size] = '\0';
+    const char* name_end = std::strrchr(text, ')');
+    return name_end != nullptr && name_end[1] == ' ' && name_end[2] == 'R';
+}
+
+// What a hypervisor took of all CPUs since they began: time in which a program neither ran nor, for this kernel, waited.
+std::uint64_t stolen_ns() noexcept {
+    static const bool guest = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 31) != 0;
+    }();
+    static const long ticks = ::sysconf(_SC_CLK_TCK);
+    if (!guest) return 0;
+    std::FILE* file = std::fopen("/proc/stat", "re");
+    if (file == nullptr) return 0;
+    unsigned long long steal = 0;
+    if (std::fscanf(file, "cpu %*u %*u %*u %*u %*u %*u %*u %llu", &steal) != 1) steal = 0;
+    std::fclose(file);
+    return ticks > 0 ? steal * (1'000'000'000u / static_cast<std::uint64_t>(ticks)) : 0;
+}
+
+// Is it over on the wall, without what it had no CPU for? Its clock stands at `cpu`.
+bool wall_over(Fuse& fuse, std::uint64_t cpu, std::uint64_t now) noexcept {
+    if (fuse.moved_ns == 0) fuse.stolen_before = stolen_ns();
+    if (fuse.moved_ns == 0 || cpu != fuse.cpu_seen) {
+        fuse.cpu_seen = cpu;
+        fuse.moved_ns = now;
+    }
+    if (now < fuse.wall_end) return false;
+    const std::uint64_t stolen = stolen_ns();
+    std::uint64_t without = waited_ns(fuse.pid) + (stolen > fuse.stolen_before ? stolen - fuse.stolen_before : 0);
+    if (wants_cpu(fuse.pid)) without += now - fuse.moved_ns;   // it waits now: the kernel counts that when it is over
+    return now >= fuse.wall_end + std::min(without, fuse.wait_most);
 }
 
 std::uint64_t cpu_ns(std::int32_t clock) noexcept {
@@ -334,8 +378,8 @@ std::uint64_t Yard::State::burn(std::uint64_t now) noexcept {
     for (const auto& fuse : fuses) {
         fuse->wall_end += asleep;
         if (fuse->blown.load(std::memory_order_relaxed)) continue;
-        const bool wall_over = now >= fuse->wall_end && now >= fuse->wall_end + std::min(waited_ns(fuse->pid), fuse->wait_most);
-        if (cpu_ns(fuse->clock) < fuse->cpu_end && !wall_over) continue;
+        const std::uint64_t cpu = cpu_ns(fuse->clock);
+        if (!wall_over(*fuse, cpu, now) && cpu < fuse->cpu_end) continue;
         fuse->blown.store(true, std::memory_order_relaxed);   // read after the box was seen to end, which comes later
         kill_process(fuse->pidfd, fuse->pid);
     }

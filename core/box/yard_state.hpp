@@ -45,6 +45,8 @@ struct Fuse {
     std::int32_t clock = 0;                 // the box's CPU clock
     std::uint64_t cpu_end = 0, wall_end = 0;
     std::uint64_t wait_most = 0;            // so much longer on the wall, if it waited for a CPU meanwhile
+    std::uint64_t cpu_seen = 0, moved_ns = 0;   // its clock at the last look that saw it move, and when that was
+    std::uint64_t stolen_before = 0;        // of this machine's CPUs by whoever it is a guest of, at the first look
     std::atomic<bool> blown{false};
 };
 

@@ -8,11 +8,13 @@
 #include <set>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
 #include "base/error.hpp"
+#include "box/descriptor.hpp"
 #include "check.hpp"
 #include "cpu/clock.hpp"
 #include "made_yard.hpp"
@@ -190,9 +192,28 @@ void a_sleep_is_nobodys_end(const Loaded& actor) {
     CHECK(answers(next));
 }
 
+// The kernel says first that a message of ours was never read.
+void last_words_are_heard() {
+    int ends[2];
+    CHECK_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    const Descriptor ours(ends[0]);
+    Descriptor theirs(ends[1]);
+    char order[] = "order", words[] = "it ended";
+    const iovec sent[] = {{order, sizeof order}, {words, sizeof words}};
+    CHECK_EQ(send_record(ours.get(), std::span(sent).first(1), {}), 0);
+    CHECK_EQ(send_record(theirs.get(), std::span(sent).last(1), {}), 0);
+    theirs.reset();
+    char heard[32] = {};
+    std::size_t count = 0;
+    CHECK_EQ(receive_record(ours.get(), heard, sizeof heard, {}, count), static_cast<long>(sizeof words));
+    CHECK_EQ(std::string(heard), std::string(words));
+    CHECK_EQ(receive_record(ours.get(), heard, sizeof heard, {}, count), 0);
+}
+
 }  // namespace
 
 int main() {
+    last_words_are_heard();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const Loaded actor = load_resident("box_actor");
     a_closed_yard_says_so(actor);

@@ -22,7 +22,7 @@ def alive(pid: int) -> bool:
     """Is the process there, and no zombie?"""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before the read, or during it
         return False
 
 

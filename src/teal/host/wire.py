@@ -609,7 +609,10 @@ def body_of(reply: Reply, datagram: Datagram) -> Any:
 def receive(sock: socket.socket) -> Datagram | None:
     """The next message, or None at the end of the connection. Raises BlockingIOError on a non-blocking socket."""
     space = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
-    data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE + 1, space, socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE + 1, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:  # it hung up with a message of ours unread; what it said before that comes after
+        data, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE + 1, space, socket.MSG_CMSG_CLOEXEC)
     datagram = Datagram(data)
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

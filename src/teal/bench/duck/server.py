@@ -5,6 +5,7 @@ The boxes are children of it and inherit where it is bound; a duck that is not c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -47,9 +48,10 @@ class Pond:
         while todo:
             pid = todo.pop()
             found.append(pid)
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as children:
-                    todo += [int(child) for child in children.read().split()]
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a process or thread that has just ended
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as children:
+                        todo += [int(child) for child in children.read().split()]
         return found
 
     def cpu_ns(self, seconds: float) -> int:
