@@ -24,11 +24,48 @@ SOURCE = ROOT / "src" / "teal"
 
 
 def test_all_is_what_there_is() -> None:
-    there = {
-        name for name, value in vars(teal).items() if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
+    shown = [name for name in dir(teal) if not name.startswith("_")]
+    there = {name for name in shown if not isinstance(getattr(teal, name), ModuleType)}
     assert there | {"__version__"} == set(teal.__all__)
     assert len(teal.__all__) == len(set(teal.__all__))
+
+
+def test_type_checkers_are_told_where_names_come_from() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
+    told = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom) and node.module != "teal"
+        for alias in node.names
+    }
+    assert told == {name: teal._HOMES.get(name, "teal.errors") for name in set(teal.__all__) - {"__version__"}}
+
+
+@pytest.mark.parametrize(
+    ("how", "what", "not_there"),
+    [
+        ([], "teal", {"asyncio", "subprocess", "teal.duck.duck", "teal.host.daemon", "teal.host.agent_view"}),
+        (["-X", "teal=inside"], "teal.host.worker", {"asyncio", "subprocess", "teal.host.host", "teal.host.model"}),
+        (["-X", "teal=inside"], "teal.agents.process", {"asyncio", "numpy", "teal.host.host", "onnxruntime"}),
+    ],
+)
+def test_nobody_waits_for_what_is_not_needed(how: list[str], what: str, not_there: set[str]) -> None:
+    program = f"import sys, {what}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, *how, "-c", program], capture_output=True, text=True, check=True)
+    modules = set(run.stdout.split())
+    assert what in modules
+    assert not modules & not_there
+
+
+def test_whatever_is_asked_for_comes() -> None:
+    program = "import teal; [getattr(teal, name) for name in dir(teal)]; print(teal.Duck.__name__, teal.memory.leaks())"
+    for how in ([], ["-X", "teal=inside"]):
+        run = subprocess.run([sys.executable, *how, "-c", program], capture_output=True, text=True, check=False)
+        assert run.stdout == "Duck []\n", run.stderr
+    with pytest.raises(AttributeError, match="module 'teal' has no attribute 'Hots'"):
+        teal.Hots  # noqa: B018
 
 
 def re_exported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -52,8 +89,8 @@ def test_each_name_has_one_door() -> None:
 
 def test_submodules_are_no_second_door() -> None:
     """`teal` shows the packages it is made of, and nothing that it imported for itself."""
-    modules = {name for name, value in vars(teal).items() if isinstance(value, ModuleType)}
-    inside = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"} | {"_core"}
+    modules = {name for name, value in vars(teal).items() if isinstance(value, ModuleType) and name[0] != "_"}
+    inside = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"}
     assert modules <= inside
 
 

@@ -124,7 +124,7 @@ def command(
       teal serve --cache /var/cache/teal --cache-size 20G --load minilm=model.onnx
     """
     from teal.host.address import default_address
-    from teal.host.cache import MOST_BYTES
+    from teal.host.defaults import CACHE_BYTES
     from teal.host.limits import Limits
     from teal.host.settings import daemon_arguments
 
@@ -149,7 +149,7 @@ def command(
         quantum=quantum,
         agent={"policy": policy, **agent},
         cache=True if cache is None else cache != "none" and cache,
-        cache_bytes=MOST_BYTES if cache_size is None else cache_size,
+        cache_bytes=CACHE_BYTES if cache_size is None else cache_size,
         allowed_uids=allowed,
     )
     logging.basicConfig(

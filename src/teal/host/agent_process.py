@@ -21,7 +21,7 @@ from typing import Any
 from teal.errors import DeadlineExceeded, PeerDied, TealError
 from teal.host import agent_wire, wire
 from teal.host.audit import printable
-from teal.host.process import how_it_ended
+from teal.host.fate import how_it_ended
 
 log = logging.getLogger("teal.host")
 
@@ -82,7 +82,7 @@ class AgentProcess:
         environment |= dict.fromkeys(_LIBRARIES_ALONE, "1")  # threads that a library starts would have no walls
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "teal.agents.process", str(theirs.fileno())],
+                [sys.executable, "-X", "teal=inside", "-m", "teal.agents.process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,

@@ -33,6 +33,7 @@ import msgspec
 
 from teal._version import __version__
 from teal.host import engines, wire
+from teal.host.defaults import CACHE_BYTES
 from teal.host.private_folder import Unsafe, check_file, open_private, sweep
 from teal.host.snapshot import Snapshot
 from teal.host.snapshot_file import NoRoomError, Unfit, head_of, read, write
@@ -40,7 +41,6 @@ from teal.kernel.sealed import processor
 
 log = logging.getLogger("teal.host")
 
-MOST_BYTES = 8 << 30
 _SUFFIX, _PARTIAL = ".snapshot", ".partial"
 _FREE = 0.05  # of the file system stays free
 _THREADS = 2
@@ -95,7 +95,7 @@ def default_folder() -> Path | None:
 class Cache:
     """``folder``: its own one is `snapshots` in there; None: no cache, and ``note`` says why."""
 
-    def __init__(self, folder: Path | None, most_bytes: int = MOST_BYTES, note: str = "") -> None:
+    def __init__(self, folder: Path | None, most_bytes: int = CACHE_BYTES, note: str = "") -> None:
         self._path = None if folder is None else folder / "snapshots"
         self.headers = None if folder is None else folder / "headers"  # torch_headers.py
         self._most_bytes = most_bytes

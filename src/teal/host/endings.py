@@ -13,7 +13,7 @@ from teal.errors import (
     QuotaExceeded,
     TealError,
 )
-from teal.host.process import how_detail_reads
+from teal.host.fate import how_detail_reads
 
 DONE = 4
 SPILLED = 10  # a reason: the outputs are in a region of their own

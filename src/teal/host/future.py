@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 def heard(tell: Callable[[Callable[[], None]], None]) -> Generator[Any, None, None]:
     """Suspends a coroutine until the notifier calls back; ``tell`` hands it the callback."""
+    import asyncio  # only here: whoever awaits has it, and nobody else pays for it
+
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
@@ -180,6 +181,8 @@ class Future:
     def __await__(self) -> Generator[Any, None, Outputs]:
         slot = self._slot
         if slot is not None and not slot.ended():
+            import asyncio
+
             try:
                 yield from heard(lambda ended: self._model._notifier.add(slot, ended))
             except asyncio.CancelledError:

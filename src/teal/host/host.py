@@ -1,21 +1,19 @@
 """The host as a person meets it: embedded in this process, or reached through its socket.
 
-Theory of operation: ``teal.Host()`` runs a Daemon on an event loop in a thread of its own and connects to it through
-its socket like any other client, so
-there is one way to talk to a host. ``teal.connect()`` is the same object without the daemon.
+Theory of operation: ``teal.Host()`` runs a Daemon on an event loop in a thread of its own (embedded.py) and connects to
+it through its socket like any other client, so there is one way to talk to a host. ``teal.connect()`` is the same
+object without the daemon, and imports nothing of it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import os
 import secrets
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numpy.typing import DTypeLike
 
@@ -25,10 +23,8 @@ from teal.errors import Closed, InvalidArgument, TealError
 from teal.host import address as addresses
 from teal.host import argument, engines, wire
 from teal.host import repository as files
-from teal.host.agent_view import Agents, AgentStatistics
-from teal.host.cache import MOST_BYTES
 from teal.host.connection import Connection
-from teal.host.daemon import Daemon
+from teal.host.defaults import CACHE_BYTES, DEFAULT_POOL
 from teal.host.duration import nanoseconds
 from teal.host.event import Event
 from teal.host.limits import Limits
@@ -44,62 +40,11 @@ from teal.host.records import (
     filled,
     pools_of,
 )
-from teal.host.settings import DEFAULT_POOL, daemon_arguments
 from teal.tune import choice as tuning
 
-
-class _Thread:
-    """A Daemon on an event loop in a thread."""
-
-    def __init__(self, daemon_arguments: dict[str, Any]) -> None:
-        self._started = threading.Event()
-        self._error: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._daemon: Daemon | None = None
-        self._arguments = daemon_arguments
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="teal-host", daemon=True)
-        self._thread.start()
-        self._started.wait()
-        if self._error is not None:
-            raise self._error
-        _running.add(self)
-
-    def forget(self) -> None:
-        """In a forked child."""
-        if self._daemon is not None:
-            self._daemon.forget()
-
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        try:
-            self._daemon = Daemon(**self._arguments)
-            await self._daemon.start()
-        except BaseException as error:
-            self._error = error
-            self._started.set()
-            return
-        self._started.set()
-        await self._daemon.stopped.wait()
-
-    def stop(self, *, drain: bool, timeout: float) -> None:
-        if self._pid != os.getpid() or self._loop is None or self._daemon is None:
-            return  # a forked child does not stop its parent's host
-        if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):
-                asyncio.run_coroutine_threadsafe(self._daemon.stop(drain=drain, timeout=timeout), self._loop)
-            self._thread.join()
-
-
-_running: weakref.WeakSet[_Thread] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for thread in list(_running):
-        thread.forget()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+if TYPE_CHECKING:
+    from teal.host.agent_view import Agents, AgentStatistics
+    from teal.host.embedded import Embedded
 
 
 class Host:
@@ -167,13 +112,17 @@ class Host:
         local_fast_path: bool | None = None,
         agent_memory: int | None = None,
         cache: str | os.PathLike[str] | bool = True,
-        cache_bytes: int = MOST_BYTES,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         argument.optional(name, str, "$.name", "the name of a host")
         # A process number alone is not unique where containers share a network namespace.
         own = f"embedded-{os.getpid()}-{secrets.token_hex(4)}"
         address = addresses.default_address(own if name is None else name)
-        self._thread: _Thread | None = _Thread(
+        # Only here: those who attach to a host do not pay for what a host is made of.
+        from teal.host.embedded import Embedded
+        from teal.host.settings import daemon_arguments
+
+        self._thread: Embedded | None = Embedded(
             daemon_arguments(
                 address,
                 workers=workers,
@@ -364,6 +313,8 @@ class Host:
     @property
     def agents(self) -> Agents:
         """The agents of this host: start, upgrade, change and stop them, and see how they do."""
+        from teal.host.agent_view import Agents
+
         return Agents(self._ask)
 
     def start_agent(self, pool: str | Sequence[str], policy: str | Sequence[str], **options: Any) -> AgentStatistics:
@@ -484,7 +435,7 @@ def _with_file(message: wire.Load) -> tuple[int, ...]:
     return fds
 
 
-def _close(connection: Connection, thread: _Thread | None) -> None:
+def _close(connection: Connection, thread: Embedded | None) -> None:
     if thread is not None:
         thread.stop(drain=False, timeout=0)
     connection.close()

@@ -18,8 +18,8 @@ from typing import Any
 from teal.errors import InvalidArgument, NotFound
 from teal.host import engines, wire
 from teal.host import repository as files
+from teal.host.defaults import DEFAULT_POOL
 from teal.host.pool import Pool, Version
-from teal.host.settings import DEFAULT_POOL
 from teal.host.snapshot import Snapshot
 
 

@@ -21,10 +21,11 @@ from teal import _core
 from teal.errors import InternalError, NotFound, PeerDied, QuotaExceeded, TealError
 from teal.host import callers, wire
 from teal.host.cache import Cache
+from teal.host.fate import how_it_ended
 from teal.host.lending import Lending, Lent
 from teal.host.limits import spare_descriptors
 from teal.host.parking import Parking
-from teal.host.process import WorkerProcess, how_it_ended
+from teal.host.process import WorkerProcess
 from teal.host.recording import Recording
 from teal.host.residence import Residence
 from teal.host.seat import Seat

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,33 +21,13 @@ from typing import Any
 
 from teal.errors import PeerDied, TealError
 from teal.host import wire
+from teal.host.fate import how_it_ended
 
 log = logging.getLogger("teal.host")
-
-DEVICE_LOST = 71  # exit status of a worker whose device kernel does not answer (EX_OSERR)
 
 _OUTBOX = 65_536  # orders that wait; a worker this far behind will not catch up
 _LAST_SECOND = 1.0
 _TOO_MANY_UNDER_WAY = 0.02  # seconds until descriptors that nobody has received yet may have become fewer
-
-
-def how_it_ended(status: int) -> tuple[str, int]:
-    """Words and the number in a completion line, for a return code as subprocess gives it (negative: signal)."""
-    if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = "unknown signal"
-        return f"signal {-status} {name}", -status
-    if status == DEVICE_LOST:
-        return f"exit status {status}: its device kernel did not answer", 256 + status
-    return f"exit status {status}", 256 + status
-
-
-def how_detail_reads(detail: int) -> str:
-    """The words for the number that bury_worker() left in a completion line."""
-    return how_it_ended(detail - 256 if detail >= 256 else -detail)[0]
-
 
 OnDeath = Callable[["WorkerProcess", int, tuple[int, int] | None], None]
 
@@ -107,7 +86,7 @@ class WorkerProcess:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "teal.host.worker", *arguments],
+                [sys.executable, "-X", "teal=inside", "-m", "teal.host.worker", *arguments],
                 pass_fds=(theirs.fileno(), pool_fd, *(lender or ())[:2]),
                 stdin=subprocess.DEVNULL,
                 env=environment,

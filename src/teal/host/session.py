@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from teal.host.lease import Leases
+from teal.host.leases import Leases
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ from teal import _core
 from teal.errors import InvalidArgument
 from teal.host import agent_options, argument, policy_spec
 from teal.host.agent_options import AgentOptions
-from teal.host.cache import MOST_BYTES, Cache, default_folder
+from teal.host.cache import Cache, default_folder
+from teal.host.defaults import CACHE_BYTES, DEFAULT_POOL
 from teal.host.duration import nanoseconds
 from teal.host.limits import Limits
 from teal.host.repository import check_name
 
-DEFAULT_POOL = "default"
 _MOST_POOLS = 16  # each has a thread here, and workers that hold models of their own
 _MOST_SPARES = 8
 _LONGEST_QUANTUM = 10_000_000_000
@@ -173,7 +173,7 @@ def daemon_arguments(
     quantum: str | float = 0,
     agent: Mapping[str, Any] | None = None,
     cache: str | os.PathLike[str] | bool = True,
-    cache_bytes: int = MOST_BYTES,
+    cache_bytes: int = CACHE_BYTES,
     allowed_uids: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Checked arguments of Daemon. Raises InvalidArgument, also for a TEAL_ISA that this machine cannot honour."""

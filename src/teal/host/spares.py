@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from teal.errors import PeerDied
 from teal.host import wire
 from teal.host.engines import ENGINES
-from teal.host.process import WorkerProcess, how_it_ended
+from teal.host.fate import how_it_ended
+from teal.host.process import WorkerProcess
 from teal.host.residence import SURVIVED
 
 if TYPE_CHECKING:

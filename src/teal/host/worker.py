@@ -35,8 +35,8 @@ from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
 from teal.host.engines import ENGINES
+from teal.host.fate import DEVICE_LOST
 from teal.host.lifeline import die_with_host
-from teal.host.process import DEVICE_LOST
 from teal.kernel.builtin import builtin
 from teal.kernel.protocol import Kernel, Snapshot, Source, load_kernel
 from teal.kernel.systems import signature_of
