@@ -92,26 +92,11 @@ Anchor read_anchor() noexcept {
 
 const Anchor load_anchor = read_anchor();
 
-// Fixed point: ns = ticks * ns_per_tick >> point, and the reverse. 44 bits keep ten digits of either factor for every rate
-// between a slow cntvct (1 MHz) and a fast TSC, and fit in 64 bits from 1 kHz to 1 THz.
-constexpr unsigned point = 44;
 constexpr std::uint64_t lowest_rate = 1'000;
 
-struct Rate {
-    std::uint64_t ticks_per_second = 0;
-    std::uint64_t ns_per_tick = 0;
-    std::uint64_t ticks_per_ns = 0;
-};
-
-Rate rate_of(std::uint64_t per_second) noexcept {
-    constexpr auto second = static_cast<std::uint64_t>(nanoseconds_per_second);
-    return {per_second, static_cast<std::uint64_t>((Uint128{second} << point) / per_second),
-            static_cast<std::uint64_t>((Uint128{per_second} << point) / second)};
-}
-
-Rate measure_rate() noexcept {
+detail::Rate measure_rate() noexcept {
     if (tick_source() == TickSource::clock_gettime) {
-        return rate_of(static_cast<std::uint64_t>(nanoseconds_per_second));
+        return detail::Rate(static_cast<std::uint64_t>(nanoseconds_per_second));
     }
     Anchor start = load_anchor;
     Anchor now = read_anchor();
@@ -127,17 +112,38 @@ Rate measure_rate() noexcept {
     const Uint128 counted = now.ticks - start.ticks;
     const auto elapsed = static_cast<Uint128>(now.monotonic - start.monotonic);
     const auto per_second = static_cast<std::uint64_t>(counted * static_cast<Uint128>(nanoseconds_per_second) / elapsed);
-    return rate_of(std::max(per_second, lowest_rate));  // a counter that stands still must not divide by zero
+    return detail::Rate(std::max(per_second, lowest_rate));  // a counter that stands still must not divide by zero
 }
 
-const Rate& rate() noexcept {
-    static const Rate measured = measure_rate();
+const detail::Rate& rate() noexcept {
+    static const detail::Rate measured = measure_rate();
     return measured;
 }
 
 }  // namespace
 
 namespace detail {
+
+constexpr std::uint64_t second = nanoseconds_per_second;
+
+// 44 bits keep ten digits of either factor for every rate between a slow cntvct (1 MHz) and a fast TSC, and fit in 64 bits from
+// 1 kHz to 1 THz. Rounded up: with a rate such as 2.4 GHz many intervals are whole in either unit, and shall be in the other.
+Rate::Rate(std::uint64_t rate) noexcept
+    : per_second(rate), ns_per_tick_(static_cast<std::uint64_t>(((Uint128{second} << point) + rate - 1) / rate)),
+      ticks_per_ns_(static_cast<std::uint64_t>(((Uint128{rate} << point) + second - 1) / second)) {}
+
+std::int64_t Rate::to_ns(std::uint64_t interval) const noexcept {
+    const Uint128 ns = Uint128{interval} * ns_per_tick_ >> point;
+    constexpr auto largest = std::numeric_limits<std::int64_t>::max();
+    return ns > static_cast<Uint128>(largest) ? largest : static_cast<std::int64_t>(ns);
+}
+
+std::uint64_t Rate::to_ticks(std::int64_t interval) const noexcept {
+    if (interval <= 0) return 0;
+    const Uint128 counted = static_cast<Uint128>(interval) * ticks_per_ns_ >> point;
+    constexpr auto largest = std::numeric_limits<std::uint64_t>::max();
+    return counted > Uint128{largest} ? largest : static_cast<std::uint64_t>(counted);
+}
 
 std::atomic<TickSource> tick_source{TickSource::unknown};
 
@@ -169,21 +175,9 @@ std::string_view tick_source_name() noexcept {
 #endif
 }
 
-std::uint64_t ticks_per_second() noexcept { return rate().ticks_per_second; }
+std::uint64_t ticks_per_second() noexcept { return rate().per_second; }
 
-std::int64_t ticks_to_ns(std::uint64_t interval) noexcept {
-    const Uint128 ns = Uint128{interval} * rate().ns_per_tick >> point;
-    constexpr auto largest = std::numeric_limits<std::int64_t>::max();
-    return ns > static_cast<Uint128>(largest) ? largest : static_cast<std::int64_t>(ns);
-}
-
-std::uint64_t ns_to_ticks(std::int64_t interval) noexcept {
-    if (interval <= 0) {
-        return 0;
-    }
-    const Uint128 counted = static_cast<Uint128>(interval) * rate().ticks_per_ns >> point;
-    constexpr auto largest = std::numeric_limits<std::uint64_t>::max();
-    return counted > Uint128{largest} ? largest : static_cast<std::uint64_t>(counted);
-}
+std::int64_t ticks_to_ns(std::uint64_t interval) noexcept { return rate().to_ns(interval); }
+std::uint64_t ns_to_ticks(std::int64_t interval) noexcept { return rate().to_ticks(interval); }
 
 }  // namespace teal

@@ -29,6 +29,20 @@ extern std::atomic<TickSource> tick_source;
 
 std::uint64_t first_ticks() noexcept;  // settles tick_source, or serves the clock_gettime case
 
+// Fixed point: ns = ticks * ns_per_tick >> point, and the reverse.
+class Rate {
+public:
+    explicit Rate(std::uint64_t per_second) noexcept;  // 1 kHz to 1 THz
+    [[nodiscard]] std::int64_t to_ns(std::uint64_t interval) const noexcept;
+    [[nodiscard]] std::uint64_t to_ticks(std::int64_t interval) const noexcept;
+
+    std::uint64_t per_second;
+
+private:
+    static constexpr unsigned point = 44;
+    std::uint64_t ns_per_tick_, ticks_per_ns_;
+};
+
 inline std::uint64_t read_counter() noexcept {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();  // what __rdtsc() is, without the weight of <x86intrin.h> in every file

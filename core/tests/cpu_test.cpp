@@ -181,6 +181,15 @@ void test_conversion() {
         const std::int64_t back = teal::ticks_to_ns(teal::ns_to_ticks(ns));
         CHECK(std::abs(static_cast<double>(back - ns)) <= one_tick_ns + 2.0 + static_cast<double>(ns) * 1e-9);
     }
+    // What is whole in both units is the same in both, whatever the rate.
+    for (const std::uint64_t rate : {1'000'000ULL, 24'000'000ULL, 1'000'000'000ULL, 2'400'000'000ULL, 2'450'000'000ULL, 3'300'000'000ULL}) {
+        const teal::detail::Rate at(rate);
+        for (std::uint64_t ticks = rate / 1'000'000; ticks <= rate; ticks *= 10) {
+            const auto ns = static_cast<std::int64_t>(ticks * 1'000 / (rate / 1'000'000));
+            CHECK_EQ(at.to_ns(ticks), ns);
+            CHECK_EQ(at.to_ticks(ns), ticks);
+        }
+    }
     CHECK(teal::ticks_to_ns(std::numeric_limits<std::uint64_t>::max()) > 0);  // saturates or fits, never wraps
     CHECK(teal::ns_to_ticks(std::numeric_limits<std::int64_t>::max()) > 0);
 }

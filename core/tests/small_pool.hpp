@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -86,9 +88,18 @@ inline Reason reason_of(const ClientSlot& slot) { return teal::reason_of(word_of
 
 inline std::uint64_t now_ns() { return static_cast<std::uint64_t>(monotonic_ns()); }
 
+// Ends the program, by name, if it does not come to that.
 template <class Condition>
-void until(Condition&& condition) {
-    while (!condition()) relax();
+void until(Condition&& condition, std::source_location where = std::source_location::current()) {
+    constexpr std::uint64_t patience_ns = scaled(60'000'000'000u, 300'000'000'000u);
+    const std::uint64_t end = now_ns() + patience_ns;
+    while (!condition()) {
+        relax();
+        if (now_ns() < end) continue;
+        std::fprintf(stderr, "%s:%u: it did not come to that within %u s\n", where.file_name(), static_cast<unsigned>(where.line()),
+                     static_cast<unsigned>(patience_ns / 1'000'000'000));
+        std::_Exit(1);
+    }
 }
 
 class SmallPool {

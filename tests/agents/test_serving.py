@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -275,6 +276,7 @@ def test_stopping_gives_everything_back(agent_host: teal.Host, echo: teal.Model)
     agent_host.agents.start("default", "fifo")
     right(echo, 10)
     agent_host.agents.stop("default")
+    gc.collect()  # what other tests left to it
     before, before_workers = descriptors(), of_workers()
     for _ in range(3):
         pid = agent_host.agents.start("default", "fifo").pid
@@ -283,7 +285,7 @@ def test_stopping_gives_everything_back(agent_host: teal.Host, echo: teal.Model)
         right(echo, 50)
         agent_host.agents.stop("default")
         assert not alive(pid)
-    assert descriptors() == before
+    assert descriptors() <= before
     until(lambda: of_workers() == before_workers)
     right(echo, 10)
 

@@ -124,7 +124,7 @@ def test_nothing_stays_behind(load: Load, program: Path) -> None:
             assert desk.sum(1.0) == 1.0
             desk.close()
         eventually(lambda number=number: not map_exists(number))  # type: ignore[misc]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("seed", range(3))

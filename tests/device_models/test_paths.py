@@ -23,7 +23,8 @@ LOADS = ("mllb", "kml", "linnos", "linnos+1", "kleio")
 def test_a_resident_kernel_answers_directly(kind: str, load: str, trained: Any, models: Any, counted: Any) -> None:
     which = trained(load)
     model = models(which, device=kind, path="apk")
-    for batch in (1, 7) if load == "kleio" else (1, 7, 40):
+    batches = (1, 7) if load == "kleio" else (1, 7, 40)
+    for batch in batches:
         x = which.inputs(batch)
         call, array = prepared(model, x)
         which.check(call(), x)
@@ -35,7 +36,7 @@ def test_a_resident_kernel_answers_directly(kind: str, load: str, trained: Any, 
     assert numbers.device == kind
     assert numbers.path == "apk"
     assert numbers.paths["direct"] >= 20
-    assert numbers.paths["apk"] >= 3
+    assert numbers.paths["apk"] >= len(batches)  # the first of each
     assert numbers.paths["cpu"] == numbers.paths["pl"] == numbers.fallbacks == 0
     assert numbers.batches[8] == "apk"
     assert numbers.requests == numbers.paths["direct"] + numbers.paths["apk"]

@@ -381,6 +381,25 @@ def test_two_hosts_write_and_read_the_same(folder: Path) -> None:
     assert all(file.suffix == ".snapshot" for file in files(folder))
 
 
+def test_an_interpreter_that_ends_with_a_host_in_it(folder: Path) -> None:
+    """Its thread pools have ended before: nothing is kept, nothing is found, and nobody hears of an error."""
+
+    async def run() -> None:
+        cache = Cache(folder)
+        cache._threads.shutdown()  # as a pool's threads do then
+        made = snapshot(1000)
+        cache.store(entry(), made)
+        (writing,) = cache._writing
+        await writing
+        made.close()
+        assert await cache.find(entry()) == (None, "")
+        await cache.refuse(entry(), "no reason")
+        await cache.close(drain=True)
+
+    asyncio.run(run())
+    assert not (folder / "snapshots").exists()
+
+
 def test_stopping_while_it_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that stops at once leaves no half-written file."""
     monkeypatch.setattr(snapshot_file, "_CHUNK", 1)

@@ -121,7 +121,7 @@ def test_receive_leaks_no_descriptor(datagrams: list[tuple[bytes, int]]) -> None
                 assert len(datagram.fds) == count
                 datagram.close(keep=1)
                 datagram.close()
-        assert open_descriptors() == before
+        assert open_descriptors() <= before
 
 
 def test_message_too_long_to_send() -> None:
@@ -293,7 +293,7 @@ def test_sealing_a_file(name: str, contents: bytes, limit: int) -> None:
             with pytest.raises(PermissionError):
                 os.pwrite(sealed.fd, b"x", 0)
             os.close(sealed.fd)
-        assert open_descriptors() == before
+        assert open_descriptors() <= before
 
 
 @quick

@@ -117,6 +117,8 @@ class Cache:
         if entry is None or self._path is None or self._closed:
             return None, ""
         looking = self._start(self._in_thread_find, entry)
+        if looking is None:
+            return None, ""
         try:
             found, note = await asyncio.shield(looking)
         except asyncio.CancelledError:
@@ -135,17 +137,21 @@ class Cache:
         task.add_done_callback(self._writing.discard)
 
     async def _store(self, entry: Entry, snapshot: Snapshot) -> None:
-        if self._closed:  # before this task had its first turn
+        # It may have been closed before this task had its first turn.
+        storing = None if self._closed else self._start(self._in_thread_store, entry, snapshot)
+        if storing is None:
             snapshot.close()
-            return
-        await asyncio.shield(self._start(self._in_thread_store, entry, snapshot))
+        else:
+            await asyncio.shield(storing)
 
     async def refuse(self, entry: Entry | None, why: str) -> None:
         """The engine did not take what was found: it is removed."""
         if entry is not None and self._path is not None:
             self.hits -= 1
             self.misses += 1
-            await asyncio.shield(self._start(self._in_thread_remove, entry.name, None, why))
+            removing = self._start(self._in_thread_remove, entry.name, None, why)
+            if removing is not None:
+                await asyncio.shield(removing)
 
     async def close(self, *, drain: bool) -> None:
         """Waits for what is being written, for a while."""
@@ -159,8 +165,12 @@ class Cache:
             os.close(self._folder)
             self._folder = None
 
-    def _start(self, call: Callable[..., T], *given: Any) -> asyncio.Future[T]:
-        future = asyncio.wrap_future(self._threads.submit(call, *given))
+    def _start(self, call: Callable[..., T], *given: Any) -> asyncio.Future[T] | None:
+        """None: the interpreter ends, and has ended its threads before its hosts."""
+        try:
+            future = asyncio.wrap_future(self._threads.submit(call, *given))
+        except RuntimeError:
+            return None
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
