@@ -60,10 +60,10 @@ def test_nobody_waits_for_what_is_not_needed(how: list[str], what: str, not_ther
 
 
 def test_whatever_is_asked_for_comes() -> None:
-    program = "import teal; [getattr(teal, name) for name in dir(teal)]; print(teal.Duck.__name__, teal.memory.leaks())"
+    program = "import teal; [getattr(teal, name) for name in dir(teal)]; print(teal.duck.Group, teal.memory.leaks())"
     for how in ([], ["-X", "teal=inside"]):
         run = subprocess.run([sys.executable, *how, "-c", program], capture_output=True, text=True, check=False)
-        assert run.stdout == "Duck []\n", run.stderr
+        assert run.stdout == "<class 'teal.duck.group.Group'> []\n", run.stderr
     with pytest.raises(AttributeError, match="module 'teal' has no attribute 'Hots'"):
         teal.Hots  # noqa: B018
 

@@ -88,11 +88,12 @@ _HOMES = {
     "signature": "teal.kernel.function",
 }  # the others are errors
 _WHEN_ASKED_FOR = frozenset({"Duck"})
+_PARTS = frozenset({"agents", "bpf", "cluster", "compile", "device", "duck", "link", "memory", "queue", "sim", "tune"})
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name == "memory":
-        return _import_module("teal.memory")
+    if name in _PARTS:  # teal.duck.Group(…) after `import teal` alone
+        return _import_module(f"teal.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(_import_module(_HOMES.get(name, "teal.errors")), name)
@@ -100,7 +101,7 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "memory"})
+    return sorted({*globals(), *__all__, *_PARTS})
 
 
 if _xoptions.get("teal") != "inside":
