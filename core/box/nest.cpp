@@ -1,7 +1,6 @@
 // The yard's dealings with its zygote: starting it, having boxes made, hearing how they ended.
 #include <csignal>
 #include <cerrno>
-#include <cpuid.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -19,6 +18,7 @@
 #include "base/error.hpp"
 #include "box/yard_state.hpp"
 #include "cpu/clock.hpp"
+#include "cpu/features.hpp"
 
 namespace teal::box {
 namespace {
@@ -105,10 +105,7 @@ bool wants_cpu(std::uint32_t pid) noexcept {
 
 // What a hypervisor took of all CPUs since they began: time in which a program neither ran nor, for this kernel, waited.
 std::uint64_t stolen_ns() noexcept {
-    static const bool guest = [] {
-        unsigned a = 0, b = 0, c = 0, d = 0;
-        return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 31) != 0;
-    }();
+    static const bool guest = (read_cpuid().leaf1_ecx >> 31) != 0;
     static const long ticks = ::sysconf(_SC_CLK_TCK);
     if (!guest) return 0;
     std::FILE* file = std::fopen("/proc/stat", "re");
