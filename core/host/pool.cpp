@@ -154,6 +154,13 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
     return Reason::not_found;
 }
 
+// Runs that take less than they were charged bring their session's next turn forward; what it asked for before comes first all the same.
+TEAL_HOT std::uint64_t Pool::tag_of_newest(const SessionLine& line, std::uint32_t session) const noexcept {
+    if (line.newest == 0) return 0;
+    const Record& newest = memory_->records[line.newest - 1];
+    return newest.session == session && newest.epoch == line.epoch && state_of_record(newest) == State::queued ? newest.tag : 0;
+}
+
 // One entry: refused at once, or made a queued record. False when there is no record to hold it.
 TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept {
     if (entry.slot >= line.slots) {
@@ -197,8 +204,10 @@ TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry
         record.entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
     }
     record.charge = cost_of(version_line);
-    record.tag = std::max(memory_->header.virtual_time, line.finish);
-    line.finish = record.tag + record.charge;
+    const std::uint64_t turn = std::max(memory_->header.virtual_time, line.finish);
+    record.tag = std::max(turn, tag_of_newest(line, map.index));
+    line.finish = turn + record.charge;
+    line.newest = static_cast<std::uint16_t>(index + 1);
     if (after.count > 0) {
         memory_->afters[index] = after;
         stop_clock(record);

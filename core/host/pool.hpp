@@ -8,8 +8,8 @@
 //     entry whose record exists, so that a request is neither lost nor taken twice.
 //
 // The order of the run queue: priority, then start-time fair queueing between sessions (each request's tag is where the session's last
-// one ends in virtual time, or now; its length is what this version usually takes), then arrival. With one session that is arrival; a
-// session that fills its quota is served in turn with the others.
+// one ends in virtual time, or now; its length is what this version usually takes), then arrival. With one session that is arrival, also
+// where what ran before took less than it was charged (tag_of_newest()); a session that fills its quota is served in turn with the others.
 //
 // A parked version's requests wait as well, among the blocked: pick() puts them there and says that the version is wanted.
 //
@@ -116,6 +116,7 @@ struct alignas(64) SessionLine {
     std::int32_t most_priority;            // what it asks for beyond that is cut to it; host only
     std::uint16_t blocked;                 // of its records: wait for others' ends; under the role
     std::uint16_t ended;                   // of its records: given back so far, round and round; under the role
+    std::uint16_t newest;                  // record that was admitted last + 1, if it still has it; under the role
 };
 static_assert(sizeof(SessionLine) == 64);
 
@@ -407,6 +408,7 @@ private:
     [[nodiscard]] std::uint32_t best_suspended(std::span<const std::uint32_t> suspended) const noexcept;
     bool resume(std::uint32_t record) noexcept;
     bool admit(SessionLine& line, SessionMap& map, const RequestEntry& entry) noexcept;
+    [[nodiscard]] std::uint64_t tag_of_newest(const SessionLine& line, std::uint32_t session) const noexcept;
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;

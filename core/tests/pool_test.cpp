@@ -307,6 +307,34 @@ void test_sessions_in_turn() {
     CHECK_EQ(scene.log.size(), 102);
 }
 
+// A session whose runs take less than they were charged has its next turn sooner, but what it asked for before comes first.
+void test_shorter_than_charged() {
+    GatedPool scene;
+    scene.add_worker();
+    const Client client = scene.open(64, 64);
+    const Client other = scene.open(16, 64);
+    const auto busy = scene.occupy(other);
+    const auto change = [&](auto&& what) {
+        CHECK(scene.pool->enter(1'000'000'000));
+        what(scene.pool->memory());
+        scene.pool->leave();
+    };
+    change([](teal::PoolMemory& memory) {
+        for (teal::VersionLine& version : memory.versions) version.cost_ns = 1'000'000;
+    });
+    std::vector<std::unique_ptr<teal::ClientSlot>> many;
+    for (int i = 0; i < 10; ++i) many.push_back(scene.note(client, i));
+    scene.taken(10);
+    change([&](teal::PoolMemory& memory) { memory.sessions[client.index].finish -= 8'000'000; });  // as charge_run() does
+    for (int i = 10; i < 20; ++i) many.push_back(scene.note(client, i));
+    scene.taken(20);
+    scene.open_gate = true;
+    for (auto& slot : many) client.session->wait(*slot, 0, 0);
+    const std::lock_guard lock(scene.log_mutex);
+    CHECK_EQ(scene.log.size(), 20);
+    CHECK(std::is_sorted(scene.log.begin(), scene.log.end()));
+}
+
 // Requests that waited for an event while another session worked do not come before all of its next ones when the event comes.
 void test_waiting_is_no_credit() {
     GatedPool scene;
@@ -423,6 +451,7 @@ int main() {
     test_cancel();
     test_limit();
     test_sessions_in_turn();
+    test_shorter_than_charged();
     test_waiting_is_no_credit();
     test_cancelled_is_not_charged();
     test_priority_is_cut();
