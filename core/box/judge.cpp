@@ -29,7 +29,6 @@ constexpr std::uint64_t longest_limit_ns = 500'000'000'000;
 constexpr std::uint64_t own_space_bytes = 64u << 20;
 constexpr std::uint64_t usual_stack_bytes = 8u << 20;      // of a run's memory, or an eighth of it: more is there for the stack only while others leave it
 constexpr std::uint64_t fuse_extra_ns = 10'000'000;
-constexpr std::uint64_t crowded_ns = 20'000'000'000;       // a run may wait for CPUs so much longer: less than clients wait for its record
 
 std::uint64_t now_ns() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 std::uint64_t ns_of(const timeval& time) noexcept {
@@ -171,7 +170,7 @@ private:
         fuse_->clock = cpu_clock(box_.pid);
         fuse_->cpu_end = cpu_before_ + order_.time_limit_ns + order_.time_limit_ns / 100 + fuse_extra_ns;
         fuse_->wall_end = began_ns_ + wall;
-        fuse_->wait_most = order_.time_limit_ns / 2 + crowded_ns;
+        fuse_->wait_most = longest_wait_ns(order_);
         bool told = false;
         {
             const std::lock_guard lock(yard_.mutex);

@@ -19,7 +19,7 @@ struct RunOrder {
     Image image;                    // its stack's bytes already say where stdin and the others are mapped (DuckInfo)
     Abi abi = Abi::linux_static;
     std::uint64_t time_limit_ns = 1'000'000'000;    // CPU time; 1 … 500 s
-    std::uint64_t wall_limit_ns = 0;                // 0: twice the time limit + 1 s; without what the program waited for a CPU (a process box's)
+    std::uint64_t wall_limit_ns = 0;                // 0: twice the time limit + 1 s; without what the program waited for a CPU
     std::uint64_t memory_bytes = 256 << 20;
     std::uint64_t stack_bytes = 0;  // 0: as stack_of() says; of a DuckInfo program none, it is a part of its image
     int in = -1;                    // stdin: linux_static reads it as fd 0 (-1: empty)
@@ -39,6 +39,9 @@ struct RunOrder {
 
 // How far a run's stack may grow. Programs that recurse deeply are bounded by their memory, as on the reference, and by nothing less.
 [[nodiscard]] std::uint64_t stack_of(const RunOrder& order) noexcept;
+
+// So much longer on the wall, at most, if it waits for a CPU meanwhile: less than clients wait for its record.
+[[nodiscard]] constexpr std::uint64_t longest_wait_ns(const RunOrder& order) noexcept { return order.time_limit_ns / 2 + 20'000'000'000; }
 
 enum class RunStatus : std::uint8_t { finished, time_limit, runtime_error, judge_failed };
 

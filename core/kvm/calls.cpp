@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <limits>
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -394,7 +395,7 @@ std::int64_t Calls::tell_time(std::uint64_t clock, std::uint64_t to) noexcept {
     return guest_->write(to, &time, sizeof time) ? 0 : -EFAULT;
 }
 
-// As long as it asks for, or until the fuse's signal; nothing is told about the rest.
+// As long as it asks for, or until the fuse has blown; nothing is told about the rest.
 std::int64_t Calls::sleep(std::uint64_t clock, std::uint64_t flags, std::uint64_t from) noexcept {
     timespec time{};
     if (!guest_->read(from, &time, sizeof time)) {
@@ -403,7 +404,15 @@ std::int64_t Calls::sleep(std::uint64_t clock, std::uint64_t flags, std::uint64_
     if (flags != 0 || clock > 1 || time.tv_sec < 0 || time.tv_nsec < 0 || time.tv_nsec > 999'999'999) {
         return -EINVAL;
     }
-    return ::nanosleep(&time, nullptr) == 0 ? 0 : -EINTR;
+    for (;;) {
+        const auto seconds = static_cast<std::uint64_t>(time.tv_sec), rest = static_cast<std::uint64_t>(time.tv_nsec);
+        const std::uint64_t asked = seconds < 1'000'000'000 ? seconds * 1'000'000'000 + rest : std::numeric_limits<std::uint64_t>::max();
+        const std::uint64_t began = wall_ns();
+        const bool done = ::nanosleep(&time, &time) == 0;
+        if (fuse_ != nullptr) fuse_->slept(std::min(wall_ns() - began, asked));   // what is more it waited for a CPU
+        if (done) return 0;
+        if (fuse_ == nullptr || fuse_->wall_over()) return -EINTR;
+    }
 }
 
 std::int64_t Calls::set_base(std::uint64_t code, std::uint64_t value) noexcept {

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "box/judge.hpp"
+#include "kvm/fuse.hpp"
 #include "kvm/guest.hpp"
 
 namespace teal::kvm {
@@ -36,6 +37,8 @@ public:
 
     // For resident programs: no files, but real clocks. Others are told the CPU time they have used, whatever clock they ask for.
     void serve_resident() noexcept { resident_ = true; }
+    // A judged run: it is told how long the program sleeps, which its signals do not shorten.
+    void bound_by(Fuse& fuse) noexcept { fuse_ = &fuse; }
     // Does what the event asks for; resumes the core unless the program has ended.
     End answer(unsigned core, const Event& event) noexcept;
 
@@ -80,6 +83,7 @@ private:
     std::uint64_t unknown_ = 0;
     unsigned core_ = 0;
     bool memory_refused_ = false, resident_ = false;
+    Fuse* fuse_ = nullptr;
 };
 
 }  // namespace teal::kvm

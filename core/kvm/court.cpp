@@ -136,7 +136,7 @@ box::RunRecord judge_in_guest(box::Yard::State& yard, const box::RunOrder& order
     try {
         const RunMessage message = message_for(order, kind);
         tell(spare, order, message);
-        hear(spare, reply, message.wall_limit_ns + slack_ns);
+        hear(spare, reply, message.wall_limit_ns + box::longest_wait_ns(order) + slack_ns);
     } catch (...) {
         ::syscall(SYS_pidfd_send_signal, spare.pidfd.get(), SIGKILL, nullptr, 0);
         throw;

@@ -47,8 +47,8 @@ std::uint64_t read_clock(clockid_t clock) noexcept {
 std::uint64_t wall_ns() noexcept { return read_clock(CLOCK_MONOTONIC); }
 std::uint64_t thread_cpu_ns() noexcept { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 
-Fuse::Fuse(Core& core, std::uint64_t cpu, std::uint64_t wall)
-    : cpu_ns_(cpu), wall_ns_(wall), cpu_began_(thread_cpu_ns()), wall_began_(kvm::wall_ns()) {
+Fuse::Fuse(Core& core, std::uint64_t cpu, std::uint64_t wall, std::uint64_t wait)
+    : cpu_ns_(cpu), wall_ns_(wall), wait_ns_(wait), cpu_began_(thread_cpu_ns()), wall_began_(kvm::wall_ns()) {
     take_signal();
     for (const clockid_t clock : {CLOCK_THREAD_CPUTIME_ID, CLOCK_MONOTONIC}) {
         sigevent event{};

@@ -134,7 +134,8 @@ void Judge::State::run(const box::RunOrder& order, std::uint64_t image_id, box::
     bench.guest().begin(0, bench.start());
     std::uint64_t ticks = 0;
     {
-        Fuse fuse(bench.guest().core(0), order.time_limit_ns + order.time_limit_ns / 100 + 10'000'000, wall_limit);
+        Fuse fuse(bench.guest().core(0), order.time_limit_ns + order.time_limit_ns / 100 + 10'000'000, wall_limit, box::longest_wait_ns(order));
+        calls.bound_by(fuse);
         const std::uint64_t began = __rdtsc();
         follow(calls, fuse, record);
         ticks = __rdtsc() - began;

@@ -135,7 +135,7 @@ void stacks_are_bounded_by_memory(Yard& yard, const elf::Place& place) {
 }
 
 // A run that waits for a CPU while others have it is not late.
-[[maybe_unused]] void crowded_runs_are_not_late(Yard& yard, const elf::Place& place) {
+void crowded_runs_are_not_late(Yard& yard, const elf::Place& place) {
     constexpr int crowd = 6;
     cpu_set_t cpus;
     CHECK_EQ(::sched_getaffinity(0, sizeof cpus, &cpus), 0);
@@ -322,9 +322,7 @@ int main() {
         time_limits(yard, *place);
         memory_is_counted(yard, *place);
         stacks_are_bounded_by_memory(yard, *place);
-#if !defined(TEAL_GUESTS)
         crowded_runs_are_not_late(yard, *place);
-#endif
         outputs(yard, *place);
         runs_are_alike(yard, *place);
 #if defined(__x86_64__)
