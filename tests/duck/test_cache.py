@@ -175,6 +175,21 @@ def test_a_folder_that_others_can_write(tmp_path: Path) -> None:
     assert not shelf.store(made(b"x"))
 
 
+def test_a_duck_that_stops_keeps_what_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client was told that it is there; it is hashed and written a moment later."""
+    data = os.urandom(100_000)
+    store = Shelf.store
+    with Server(None, cache=tmp_path, listen="127.0.0.1:0") as server:
+
+        def late(shelf: Shelf, kept: blob.Blob) -> bool:
+            return server.stopped.wait(60) and store(shelf, kept)
+
+        monkeypatch.setattr(Shelf, "store", late)
+        with teal.Duck(server.listening) as duck:
+            digest = duck.put(data).digest
+    assert (tmp_path / "data" / digest).read_bytes() == data
+
+
 def test_a_program_and_data_are_there_after_a_restart(tmp_path: Path, program: Path) -> None:
     x = np.arange(100_000, dtype=np.uint32)
     for i in range(2):
@@ -301,12 +316,16 @@ def test_arrivals_are_their_senders() -> None:
     two, _ = doubted(b"y" * 100, 7)
     arrivals.add(two)
     assert arrivals.settle(two.digest, 8, good=True) is None  # another connection's
+    assert not arrivals.wait(0)
     assert arrivals.settle(two.digest, 7, good=True) is not None
     assert arrivals.take(other, two.digest) is two
     three, _ = doubted(b"z" * 100, 7)
     arrivals.add(three)
     arrivals.settle(three.digest, 7, good=False)
     assert arrivals.take(sender, three.digest) is None
+    assert not arrivals.wait(0)  # the first one
+    arrivals.settle(one.digest, 7, good=True)
+    assert arrivals.wait(0)
     for left in (one, two):
         left.close()
     arrivals.close()

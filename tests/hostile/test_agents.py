@@ -43,10 +43,12 @@ def test_a_liar_changes_no_answer(policy: str, hosts: Callable[..., CrashHost], 
             spins()
             witness.goes_on()
         if policy == "ForgesAsks":  # an agent may ask for what it likes; what makes no sense is counted
+            seat = attached.agents["default"].seats["default"]
+            while not min(seat.asked, seat.asks_in_vain):  # its own asks are often written over by its lies
+                spins()
+                seat = attached.agents["default"].seats["default"]
             seen = attached.agents["default"]
             assert (seen.state, seen.restarts) == ("online", 0)
-            seat = seen.seats["default"]
-            assert min(seat.asked, seat.asks_in_vain) > 0
         else:
             fell = [line.why for line in attached.agents.audit() if line.what == "fallback"]
             assert all("waited" in why or "made no sense" in why for why in fell)

@@ -17,6 +17,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()  # guards both below
+        self._settled = threading.Condition(self._guard)
         self._blobs: dict[str, tuple[float, Blob]] = {}
         self._proofs: dict[tuple[str, int], Proof] = {}  # by digest and connection: of what is being hashed
 
@@ -36,6 +37,7 @@ class Arrivals:
             if proof is None:
                 return None
             proof.settle(good=good)
+            self._settled.notify_all()
             held = self._blobs.get(digest)
             if not good and held is not None and held[1].proof is proof:
                 del self._blobs[digest]
@@ -55,6 +57,11 @@ class Arrivals:
                 return None
             del self._blobs[digest]
             return blob
+
+    def wait(self, seconds: float) -> bool:
+        """Until all that is being hashed is known."""
+        with self._guard:
+            return self._settled.wait_for(lambda: not self._proofs, seconds)
 
     def expire(self) -> None:
         """Gives up what nobody has asked for."""

@@ -54,6 +54,11 @@ class Cache:
         self._bytes = 0
         self._hits = self._misses = self._stored = self._evicted = 0
 
+    @property
+    def kept(self) -> bool:
+        """On disk too?"""
+        return self._shelf.path is not None
+
     def has(self, digest: str, owner: Owner | None = None) -> bool:
         """In memory or on disk."""
         self._wait_for_proof(digest, owner)

@@ -37,6 +37,7 @@ from teal.duck.key import key_from, read_key
 from teal.duck.ladder import RESERVE, Budget, choose
 from teal.duck.link import default_address
 from teal.duck.owner import Owner
+from teal.duck.proof import Proof
 from teal.duck.residents import Residents
 from teal.duck.shelf import Shelf
 from teal.duck.vitals import vitals
@@ -55,6 +56,7 @@ log = logging.getLogger("teal.duck")
 
 KINDS = ("programs", "data")
 _TICK_S = 0.25  # between looks at what programs have said
+_LAST_PROOFS_S = 10.0  # for what is being hashed when it stops
 _FILE_SHARE = 1 << 40
 
 
@@ -103,7 +105,8 @@ class Server:
         self.started = time.time()
         self._began = time.monotonic()
         self._pid = os.getpid()
-        self._guard = threading.Lock()  # guards _closed
+        self._guard = threading.Lock()  # guards _closed, _shelving
+        self._shelving: set[threading.Thread] = set()
         self._arrivals = Arrivals()
         self._closed = False
         self.stopped = threading.Event()
@@ -182,10 +185,14 @@ class Server:
         self.stopped.set()
         self._door.close()
         if self._gate is not None:
+            if self.programs.kept or self.data.kept:
+                self._arrivals.wait(_LAST_PROOFS_S)  # its client was told that it is here: it is after a restart too
             self._gate.close()
         if self.hatch is not None:
             self.hatch.close()
         self._ticking.join()
+        for thread in list(self._shelving):
+            thread.join()
         self.residents.finish()
         self._close_quietly()
         log.info("duck %s stopped", self.address)
@@ -313,8 +320,19 @@ class Server:
             return
         if not good:
             log.warning("a blob is not what its SHA-256 says: who sent it is thrown out")
-        for cache in (self.programs, self.data):  # where it may be written to disk, which takes a while
-            threading.Thread(target=cache.proven, args=(digest, proof), name="teal-duck-shelf", daemon=True).start()
+        # It may be written to disk, which takes a while.
+        thread = threading.Thread(target=self._shelve, args=(digest, proof), name="teal-duck-shelf", daemon=True)
+        with self._guard:
+            self._shelving.add(thread)
+            thread.start()
+
+    def _shelve(self, digest: str, proof: Proof) -> None:
+        try:
+            for cache in (self.programs, self.data):
+                cache.proven(digest, proof)
+        finally:
+            with self._guard:
+                self._shelving.discard(threading.current_thread())
 
     def _open(self, owner: Owner, order: messages.Open) -> Answer:
         if (order.sandbox or self.sandbox) == "inline" and not owner.here:
