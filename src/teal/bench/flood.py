@@ -1,18 +1,21 @@
 """A client that uses all of its quota at once: ``python -m teal.bench.flood ADDRESS MODEL REQUESTS CORE``.
 
 It submits its requests behind an event, so that they wait on the host's side and need no core of ours, says "filled",
-and lets them go when it reads a line. Then it sleeps, without spinning on the core that the victim needs, until the
-last one has ended, and says "drained", again and again.
+and lets them go when it reads a line. Then it sleeps, without spinning on the core that the victim needs, a millisecond
+at a time until all have ended, and says "drained", again and again.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 import numpy as np
 
 import teal
+
+_NAP_S = 0.001
 
 
 def main(argv: list[str]) -> int:
@@ -28,8 +31,9 @@ def main(argv: list[str]) -> int:
             if not sys.stdin.readline():
                 break
             event.signal()
-            futures[-1].result()
-            for future in futures:
+            for future in reversed(futures):
+                while not future.done():
+                    time.sleep(_NAP_S)  # and no wake-up by each of them, on the core that the victim needs
                 future.result()
             futures.clear()  # their slots are the next round's
             print("drained", flush=True)
