@@ -70,8 +70,8 @@ def test_running_work_is_dropped(hosts: Callable[..., CrashHost], nursery: Nurse
         watch.until(lambda: alone(attached), "the end of the victim's session")
         note(path=str(log), line="mine", microseconds=0)
         assert lines(log) == ["line0", "mine"]
-        statistics = attached.statistics()
-        assert (statistics.restarts, statistics.active, statistics.queued) == (0, 0, 0)
+        watch.until(lambda: attached.statistics().active == 0, "the end of the last call")
+        assert (attached.statistics().restarts, attached.statistics().queued) == (0, 0)
         watch.settled(
             before, lambda: (watch.descriptors(host.pid), [watch.holdings(pid) for pid in host.workers()]), "memory"
         )

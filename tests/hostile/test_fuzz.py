@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import teal
@@ -204,6 +204,8 @@ def models(tmp_path: Path) -> Path:
 
 
 @quick
+@example(path="loop/../linked")
+@example(path="good/../loop/../linked-file")
 @given(
     path=st.one_of(
         st.text(max_size=60),

@@ -223,10 +223,15 @@ def inside(repository: Path, path: str) -> Path:
     root = repository.resolve()
     try:
         real = (root / path).resolve()
+        again = real.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         raise InvalidArgument(f"{path[:200]}: {error}", path="$.source") from None
     if not real.is_relative_to(root):
         raise InvalidArgument(f"{path}: leaves the model repository {root}", path="$.source")
+    if real != again:  # behind a loop nothing is resolved any more, and `..` is taken for the folder before it
+        raise InvalidArgument(
+            f"{path[:200]}: goes through a loop of symbolic links; give a path without one", path="$.source"
+        )
     return real
 
 
