@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -14,6 +15,7 @@ from agents_fixtures import alive, odd, right, until
 
 import teal
 from teal import _core
+from teal.host.crew import Crew
 
 
 def fell(host: teal.Host, pool: str = "default") -> str:
@@ -205,3 +207,28 @@ def test_a_liar_changes_no_answer(agent_host: teal.Host, echo: teal.Model, polic
     right(echo, 200)
     assert agent_host.statistics().restarts == 0  # no worker of ours minded
     assert agent_host.agents["default"].seats["default"].bugs == 0
+
+
+def test_a_newcomer_that_dies_at_the_last_moment(
+    agent_host: teal.Host, echo: teal.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All was ready, and only its decisions did not count yet: the one that serves goes on, and nothing is lost."""
+    old = agent_host.agents.start("default", "fifo").pid
+    right(echo, 5)
+    sit = Crew.sit
+
+    async def dies(crew: Crew) -> None:
+        await sit(crew)
+        crew.process.signal(signal.SIGKILL)
+        while not crew.process.gone:
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Crew, "sit", dies)
+    with pytest.raises(teal.PeerDied):
+        agent_host.agents.upgrade("default", "edf")
+    monkeypatch.undo()
+    agent = agent_host.agents["default"]
+    assert (agent.pid, agent.state, agent.policies) == (old, "online", ("fifo",))
+    right(echo, 20)
+    assert agent_host.agents.upgrade("default", "edf").pid != old
+    right(echo, 5)

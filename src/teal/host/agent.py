@@ -78,6 +78,7 @@ class Agent:
             self.agents.check_going_on()
             await crew.prepare()
             self.agents.check_going_on()
+            crew.check_alive()  # before the one that serves is let go
         except BaseException:
             await crew.leave(kill=True)
             if self.crew is not None and not self.agents.stopping:

@@ -113,9 +113,9 @@ class Crew:
         """At every seat, in an incarnation made for it."""
         for pool in self._pools:
             incarnation = await pool.seat.attach(self.options.link)
-            await self.breathe()
             before = self._incarnations.get(pool.name)
-            self._incarnations[pool.name] = incarnation
+            self._incarnations[pool.name] = incarnation  # ours to drop, whatever ends us
+            await self.breathe()
             if before is not None:
                 await pool.seat.drop(before)
             spin_ns = pool.settings.idle_ns if self.options.placement != "host" else 0
@@ -141,10 +141,14 @@ class Crew:
         if self._agent.crew not in (None, self):
             await asyncio.sleep(_BREATH)
 
-    def take_over(self) -> None:
-        """Its decisions count, in all pools. Raises PeerDied when it has gone meanwhile."""
+    def check_alive(self) -> None:
+        """Raises PeerDied when it has gone meanwhile."""
         if self.process.gone:
             raise PeerDied("agent", self.process.why or "it ended before it could serve")
+
+    def take_over(self) -> None:
+        """Its decisions count, in all pools. Raises PeerDied when it has gone meanwhile."""
+        self.check_alive()
         self._since, self._until = self._now(), None
         self.beats.clear()
         for pool, spec in zip(self._pools, self._specs, strict=True):

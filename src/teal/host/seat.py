@@ -71,7 +71,11 @@ class Seat:
         number, view, desk, agent_view = self.pool.sweeper.attach_seat(self.index, link)
         incarnation = Incarnation(number, link, view, desk, agent_view)
         self._there.append(incarnation)
-        await asyncio.gather(*(self._shown(worker, incarnation) for worker in self.pool.workers if not worker.gone))
+        try:
+            await asyncio.gather(*(self._shown(worker, incarnation) for worker in self.pool.workers if not worker.gone))
+        except BaseException:  # nobody else knows of it
+            await self.drop(incarnation)
+            raise
         return incarnation
 
     async def name_model(self, index: int, name: str) -> None:
