@@ -372,6 +372,9 @@ void bind_slot(nb::module_& m) {
         .def_prop_ro("n_inputs", [](const Slot& s) { return s.slot->inputs.size(); })
         .def_prop_ro("n_outputs", [](const Slot& s) { return s.slot->outputs.size(); });
     nb::class_<Call>(m, "Call", "A prepared call: inputs and outputs stay where they are, one crossing into C++ a call.")
+        .def("__reduce__",
+             [](const Call&) { throw nb::type_error("a prepared call belongs to its process; give host.address, and prepare it there"); },
+             nb::sig("def __reduce__(self) -> typing.NoReturn"))
         .def("__init__",
              [](Call* self, nb::object slot, nb::object outputs, nb::object on_other_end, std::uint64_t timeout_ns, std::int32_t priority, nb::object renew) {
                  new (self) Call(std::move(slot), std::move(outputs), std::move(on_other_end), timeout_ns, priority, std::move(renew));

@@ -255,10 +255,21 @@ bool source_from_ml_dtypes(nb::handle object, Source& source) {
     return true;
 }
 
+// torch conjugates and negates lazily, by a bit that DLPack has no place for: the memory alone would be other numbers.
+nb::object resolved(nb::handle object) {
+    nb::object whole = nb::borrow(object);
+    for (const auto& [bit, resolve] : {std::pair{"is_conj", "resolve_conj"}, std::pair{"is_neg", "resolve_neg"}}) {
+        if (nb::hasattr(whole, bit) && nb::hasattr(whole, resolve) && nb::bool_(whole.attr(bit)()))
+            whole = whole.attr(resolve)();
+    }
+    return whole;
+}
+
 bool source_from_dlpack(nb::handle object, Source& source) {
     if (!nb::hasattr(object, "__dlpack__")) return false;
+    const nb::object whole = resolved(object);
     nb::ndarray<nb::ro> array;
-    if (!nb::try_cast(object, array) || array.device_type() != nb::device::cpu::value) return false;
+    if (!nb::try_cast(whole, array) || array.device_type() != nb::device::cpu::value) return false;
     const auto type = array.dtype();
     if (type.lanes != 1) return false;
     for (std::uint8_t i = 1; i < dtype_count; ++i)
@@ -459,6 +470,9 @@ void bind_tensor(nb::module_& m) {
              nb::sig("def __getitem__(self, key: typing.Any, /) -> typing.Any"), "Indexes the NumPy view.")
         .def("__setitem__", [](nb::handle self, nb::object key, nb::object value) { to_numpy(self)[key] = value; },
              nb::sig("def __setitem__(self, key: typing.Any, value: typing.Any, /) -> None"), "Assigns through the NumPy view.")
+        .def("__reduce__",
+             [](const Tensor&) { throw nb::type_error("a teal.Tensor is memory on loan to this process; give others .numpy(), which is copied on its way"); },
+             nb::sig("def __reduce__(self) -> typing.NoReturn"))
         .def("__repr__", [](const Tensor& t) {
             std::string text = "teal.Tensor(shape=(";
             for (std::size_t i = 0; i < t.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(t.shape[i]);

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 import enum
-from typing import Any
+from typing import Any, NoReturn
 
 
 from numpy.typing import NDArray
@@ -123,6 +123,8 @@ class Tensor:
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
         """Assigns through the NumPy view."""
+
+    def __reduce__(self) -> NoReturn: ...
 
     def __repr__(self) -> str: ...
 
@@ -389,6 +391,8 @@ class Call:
     """
 
     def __init__(self, slot: Slot, outputs: Any, on_other_end: Callable[[Slot], Any], timeout_ns: int, priority: int, renew: Callable[[Slot], Slot | None] | None = None) -> None: ...
+
+    def __reduce__(self) -> NoReturn: ...
 
     def __call__(self) -> Any:
         """

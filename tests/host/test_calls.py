@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 import threading
@@ -260,6 +261,18 @@ def test_outputs_by_name_and_as_an_input(load: Any) -> None:
 
 def test_handles_stay_in_their_process(host: teal.Host, load: Any) -> None:
     model = load("builtin:identity")
-    for handle, advice in ((host, "host.address"), (model, "host.address"), (model.submit(np.ones(1)), "result()")):
+    out = model(np.ones(1))
+    call = model.prepare(np.ones(1))
+    for handle, advice in (
+        (host, "host.address"),
+        (model, "host.address"),
+        (call, "host.address"),
+        (model.submit(np.ones(1)), "result()"),
+        (out, ".numpy()"),
+        (out[0], ".numpy()"),
+    ):
         with pytest.raises(TypeError, match=re.escape(advice)):
             pickle.dumps(handle)
+        with pytest.raises(TypeError, match=re.escape(advice)):
+            copy.deepcopy(handle)
+    assert pickle.loads(pickle.dumps(out[0].numpy())).tolist() == [1]

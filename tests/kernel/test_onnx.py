@@ -294,6 +294,42 @@ def test_a_signature_that_lies(load: Any, onnx_model: Any, lie: str) -> None:
         assert copies(model)[1] > 0  # the price, and it shows
 
 
+@pytest.mark.parametrize(("promised", "shape"), [("float[1]", ()), ("float", (1,)), ("float", (1, 1, 1))])
+def test_one_element_has_the_shape_it_came_out_with(
+    load: Any, onnx_model: Any, promised: str, shape: tuple[int, ...]
+) -> None:
+    """onnxruntime takes a buffer of one element for another shape of one element."""
+    graph = f"g (float[N] x, int64[K] s) => ({promised} y, float[N] z) {{ y = Reshape(x, s)  z = Neg(x) }}"
+    model = load(onnx_model(graph, check=False))
+    x, wanted = np.array([7], np.float32), np.array(shape, np.int64)
+    for _ in range(3):
+        y, z = model(x, wanted)
+        assert (y.shape, y.numpy().tolist()) == (shape, x.reshape(shape).tolist())
+        assert z.numpy().tolist() == [-7]
+    assert model.statistics().failed == 0
+
+
+APART = {
+    "an input": ("float[N] x, float[N] z", "float[N] x, float[N] y", "{ y = Add(x, z) }", ["x", "y"]),
+    "one twice": ("float[N] x, float[N] z", "float[N] y, float[N] v, float[N] y",
+                  "{ y = Add(x, z)  v = Sub(x, z) }", ["y", "v", "y"]),
+    "an input of unknown size": ("float[N] x, float[N] z", "float[N] x, int64[1, K] k",
+                                 "{ k = NonZero(z) }", ["x", "k"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", APART)
+def test_outputs_that_are_not_written_anywhere(load: Any, onnx_model: Any, case: str) -> None:
+    given, made, body, names = APART[case]
+    model = load(onnx_model(f"g ({given}) => ({made}) {body}", check=False))
+    assert [spec.name for spec in model.outputs] == names
+    for n in (3, 3, 5, 3):
+        x, z = np.arange(n, dtype=np.float32), np.arange(n, 0, -1).astype(np.float32)
+        right = {"x": x, "y": x + z, "v": x - z, "k": np.nonzero(z)}
+        for out in (model(x, z), model.submit(x, z).result()):
+            assert all(np.array_equal(o.numpy(), right[name]) for o, name in zip(out, names, strict=True))
+
+
 def test_a_lie_and_a_reload(host: teal.Host, onnx_model: Any) -> None:
     """The slot's descriptor must not keep the shape of the last answer: the next binding would take it for the plan."""
     given, promised, body, right = LIES["turns"]

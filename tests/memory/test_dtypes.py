@@ -89,6 +89,15 @@ def test_special_torch_tensors(identity: teal.Model) -> None:
             identity(elsewhere)
 
 
+def test_lazy_bits_of_torch(identity: teal.Model) -> None:
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([[1 + 2j, 3 - 4j]])
+    for lazy in (given.conj(), given.mH, given.conj().imag, given.conj().imag[:, 1]):
+        assert lazy.is_conj() or lazy.is_neg()
+        right = lazy.resolve_conj().resolve_neg().numpy()
+        assert np.array_equal(identity(lazy)[0].numpy(), right)
+
+
 @pytest.mark.parametrize("rank", range(9))
 def test_ranks(identity: teal.Model, rank: int) -> None:
     given = noise(NUMPY["int16"], (2, 1, 3, 1, 2, 1, 1, 2)[:rank])

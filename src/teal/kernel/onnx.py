@@ -115,6 +115,10 @@ class OnnxKernel:
         made = self._session.get_outputs()
         self._maps = labels(file) if any(_MAPS.fullmatch(node.type) for node in made) else {}
         self.outputs = [_spec(node, source.name, free, maps=self._maps) for node in made]
+        names = [spec.name for spec in self.outputs]
+        given = {spec.name for spec in self.inputs}
+        # The engine writes these nowhere: it hands over the input itself, or one tensor for both places.
+        self._apart = frozenset(name for name in names if name in given or names.count(name) > 1)
 
     def _opened(self, source: Source, file: mmap.mmap) -> Any:
         """The session: from the snapshot that came with the load, or of the file, which makes one if it is wanted."""
@@ -177,7 +181,7 @@ class OnnxKernel:
         if self._lies:
             return free()
         run = self._watched(slot, self._bound(slot, planned=True), free)
-        return self._guessing(slot, run) if any(room is not None for room in slot.rooms) else run
+        return self._guessing(slot, run) if not self._apart and any(room is not None for room in slot.rooms) else run
 
     def close(self) -> None:
         self._session = None
@@ -247,23 +251,57 @@ class OnnxKernel:
             if tensor is not None:
                 binding.bind_input(spec.name, "cpu", 0, _element_type(tensor), tensor.shape, tensor.address)
         left = set()
+        loose: list[tuple[str, tuple[int, ...]]] = []
         nowhere: list[None] = [None] * len(self.outputs)
         places = zip(self.outputs, slot.outputs, slot.wanted, rooms or nowhere, strict=True)
         for spec, tensor, wanted, room in places:
             if room is not None:
                 kind = _ELEMENT_TYPES.get(room.dtype.name) or room.dtype.type
                 binding.bind_output(spec.name, "cpu", 0, kind, room.shape, room.ctypes.data)
-            elif tensor is not None and planned:
+            elif tensor is not None and planned and spec.name not in self._apart:
                 if spec.dtype is not None and tensor.dtype != spec.dtype:
                     raise InvalidArgument(
                         f"output {spec.name!r} planned as {tensor.dtype}, expected {spec.dtype}", path="$.outputs"
                     )
                 binding.bind_output(spec.name, "cpu", 0, _element_type(tensor), tensor.shape, tensor.address)
+                if tuple(tensor.shape) in ((), (1,)):
+                    loose.append((spec.name, tuple(tensor.shape)))
             elif wanted:
                 left.add(spec.name)
                 binding.bind_output(spec.name, "cpu")
-        run = functools.partial(self._session._sess.run_with_iobinding, binding._iobinding, self._run_options)
+        run: Callable[[], Outcome] = functools.partial(
+            self._session._sess.run_with_iobinding, binding._iobinding, self._run_options
+        )
+        if loose:
+            run = self._checked(slot, binding, loose, run)
         return functools.partial(self._run_collecting, slot, binding, frozenset(left), run) if left else run
+
+    def _checked(
+        self, slot: WorkerSlot, binding: Any, loose: Sequence[tuple[str, tuple[int, ...]]], run: Callable[[], Outcome]
+    ) -> Callable[[], Outcome]:
+        """``run``, which fails the first time if one element came out with another shape than it was bound with.
+
+        The engine refuses a buffer of the wrong shape itself, but takes (), (1,) and more for the same.
+        """
+        unsure = True
+
+        def checked() -> Outcome:
+            nonlocal unsure
+            outcome = run()
+            if unsure:
+                made, places = binding._iobinding.get_outputs(), self._places(slot)
+                for name, shape in loose:
+                    if (actual := tuple(made[places[name]].shape())) != shape:
+                        raise ValueError(f"output {name!r} has shape {actual}, its signature says {shape}")
+                unsure = False
+            return outcome
+
+        return checked
+
+    def _places(self, slot: WorkerSlot) -> dict[str, int]:
+        """Where the engine has each output: in the order of binding, a name once."""
+        wanted = dict.fromkeys(spec.name for spec, wanted in zip(self.outputs, slot.wanted, strict=True) if wanted)
+        return {name: place for place, name in enumerate(wanted)}
 
     def _watched(
         self, slot: WorkerSlot, run: Callable[[], Outcome], free: Callable[[], Callable[[], Outcome]]
@@ -287,7 +325,9 @@ class OnnxKernel:
 
         return watched
 
-    def _run_collecting(self, slot: WorkerSlot, binding: Any, left: frozenset[str], run: Callable[[], None]) -> Outcome:
+    def _run_collecting(
+        self, slot: WorkerSlot, binding: Any, left: frozenset[str], run: Callable[[], Outcome]
+    ) -> Outcome:
         """Runs, and hands over the outputs that were left to the engine, as arrays over its memory."""
         try:
             run()
@@ -299,12 +339,11 @@ class OnnxKernel:
             # The binding keeps what the engine allocated, and would take it for the place (and shape) of the next one.
             for name in left:
                 binding.bind_output(name, "cpu")
-        places = iter(range(len(kept)))
-        returned: list[Any] = []
-        for spec, wanted in zip(self.outputs, slot.wanted, strict=True):
-            place = next(places) if wanted else -1
-            returned.append(_array(kept, place, spec) if spec.name in left else None)
-        return returned
+        places = self._places(slot)
+        return [
+            _array(kept, places[spec.name], spec) if wanted and spec.name in left else None
+            for spec, wanted in zip(self.outputs, slot.wanted, strict=True)
+        ]
 
     def _run_objects(self, slot: WorkerSlot) -> Outcome:
         """Strings and maps have no address to use in place: decoded, run, packed; every copy is counted."""
