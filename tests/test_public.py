@@ -30,6 +30,28 @@ def test_all_is_what_there_is() -> None:
     assert len(teal.__all__) == len(set(teal.__all__))
 
 
+def test_imported_again_after_it_was_taken_out_of_sys_modules() -> None:
+    """As module reloaders do. What was made before goes on, and errors are those of the module that is there."""
+    code = """
+import sys, teal
+old = teal.Tensor
+with teal.Host() as host:
+    model = host.load("echo", "builtin:identity")
+    for name in [name for name in sys.modules if name.split(".")[0] == "teal"]:
+        del sys.modules[name]
+    import teal as again
+    assert again is not teal and again.Tensor is old
+    with again.connect(host.address) as other:
+        assert other.model("echo")(model([1, 2])[0])[0].numpy().tolist() == [1, 2]
+        try:
+            other.empty((1,) * 9)
+        except again.TealError:
+            print("fine")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "fine\n"), ran.stderr
+
+
 def test_type_checkers_are_told_where_names_come_from() -> None:
     tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
     told = {

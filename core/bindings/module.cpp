@@ -30,6 +30,12 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+    // Whoever empties sys.modules and imports again (module reloaders do) gets the same types: there is one core a process.
+    static PyObject* first = nullptr;
+    if (first != nullptr) {
+        if (PyDict_Merge(PyModule_GetDict(m.ptr()), PyModule_GetDict(first), 0) != 0) throw nb::python_error();
+        return;
+    }
     nb::set_leak_warnings(false);  // teal.memory.leaks() is the report that names loans; this one names types
     nb::register_exception_translator(translate);
     m.attr("ABI_VERSION") = teal::abi_version;
@@ -61,4 +67,5 @@ NB_MODULE(_core, m) {
     teal::bind_duck_net(m);
     teal::bind_seat(m);
     teal::bind_seat_numbers(m);
+    first = m.inc_ref().ptr();
 }

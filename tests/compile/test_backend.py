@@ -284,6 +284,22 @@ def test_an_operator_of_ones_own(compiled: Compile) -> None:
     assert any("teal_tests.twice" in reason for reason in teal.compile.statistics().fallbacks)
 
 
+def test_operators_that_compiled_code_does_not_reach(compiled: Compile) -> None:
+    """Most of complex arithmetic: the compiler leaves it to the dispatcher, which a library does not reach."""
+    x = torch.tensor([1 + 2j, 3 - 1j])
+    assert compiled(lambda x: x * 7 + 1, compile=True, fallback="eager")(x).tolist() == (x * 7 + 1).tolist()
+    assert any("compiled code has no way to call aten" in reason for reason in teal.compile.statistics().fallbacks)
+
+
+def test_lazy_bits(compiled: Compile) -> None:
+    x = torch.tensor([1 + 2j, 3 - 1j])
+    fast = compiled(lambda x: x * 7 + 1, fallback="eager")
+    for lazy in (x, x.conj(), torch._neg_view(x.real.contiguous()), x.conj().imag):
+        assert fast(lazy).tolist() == (lazy * 7 + 1).tolist()
+    assert any("is conjugated or negated by a bit" in reason for reason in teal.compile.statistics().fallbacks)
+    assert compiled(lambda x: (x * 2).conj())(x).tolist() == (x * 2).conj().tolist()
+
+
 def test_graph_breaks_are_named(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x * 2

@@ -155,6 +155,9 @@ class _Builder:
         inputs = []
         for at, node in enumerate(self.arguments):
             value = node.meta["val"]
+            if isinstance(value, torch.Tensor) and node.users and (value.is_conj() or value.is_neg()):
+                # Its memory, which is all that goes to a worker, holds other numbers.
+                raise Unsupported(node.name, "is conjugated or negated by a bit: give .resolve_conj().resolve_neg()")
             if at in self.fixed or not isinstance(value, torch.Tensor):
                 continue
             if not node.users:

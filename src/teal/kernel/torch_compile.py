@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -171,7 +173,18 @@ def _library(fds: list[int], name: str, threads: int, folder: str, headers: str)
         )
     if not isinstance(made, str):
         raise KernelFailed(f"the compiler made {made!r}, expected a library")
+    if absent := _called_by_name(folder):
+        raise KernelFailed(f"compiled code has no way to call {', '.join(absent)}")
     return made
+
+
+def _called_by_name(folder: str) -> list[str]:
+    """Operators that the code calls through torch's dispatcher, which a library on its own does not reach.
+
+    The compiler writes a list of them beside the code. (Most of complex arithmetic is among them.)
+    """
+    lists = [json.loads(path.read_bytes()) for path in Path(folder).rglob("*.wrapper.json")]
+    return sorted({node["node"]["target"].removeprefix("torch.ops.") for made in lists for node in made["nodes"]})
 
 
 def main(argv: list[str]) -> int:
