@@ -64,6 +64,15 @@ constexpr const char* event_names[event_count] = {
 // Those whose default does nothing.
 constexpr bool empty_by_default(unsigned event) { return event != event_new && event != event_yielded && event != event_preempted && event != event_latch && event != event_pick; }
 
+// A coroutine or a generator: calling it runs none of its lines. pick_group() alone may be a generator, as its pairs are taken one by one.
+bool waits_to_be_run(nb::handle method, unsigned event) {
+    constexpr long generator = 0x20, coroutine = 0x80, async_generator = 0x200;  // inspect.CO_…
+    const nb::object code = nb::getattr(method, "__code__", nb::none());
+    if (!nb::hasattr(code, "co_flags")) return false;
+    const long flags = nb::cast<long>(code.attr("co_flags"));
+    return (flags & (coroutine | async_generator)) != 0 || ((flags & generator) != 0 && event != event_group);
+}
+
 constexpr int most_passed_over = 1000;  // of what pick() offers and has ended
 constexpr Py_ssize_t longest_dump = 8'000;  // characters; agent_wire.LONGEST_TEXT
 
@@ -77,6 +86,10 @@ public:
         for (unsigned i = 0; i < event_count; ++i) {
             const bool same = type.attr(event_names[i]).is(base.attr(event_names[i]));
             if (!same || !empty_by_default(i)) methods_[i] = python_.attr(event_names[i]);
+            if (!same && waits_to_be_run(methods_[i], i)) {
+                throw Error(Code::invalid_argument, "policy " + text_of(type.attr("__name__")) + ": " + event_names[i] +
+                                                        "() is async or has a yield, so a call of it does nothing; make it a plain method that returns");
+            }
         }
         for (nb::handle outcome : module.attr("Outcome")) outcomes_.push_back(nb::borrow(outcome));
         kinds_[0] = module.attr("NameKind")(0);

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -117,6 +118,24 @@ class ImportsLate(Plain):
         import xml.dom.pulldom  # noqa: F401
 
         super().runnable(request)
+
+
+class OpensLate(Plain):
+    def runnable(self, request: Any) -> None:
+        with open(__file__, encoding="utf-8") as file:
+            file.read()
+        super().runnable(request)
+
+
+class StartsAThread(Plain):
+    def runnable(self, request: Any) -> None:
+        threading.Thread(target=print).start()
+        super().runnable(request)
+
+
+class ManySettings(Plain):
+    def settings(self) -> list[tuple[str, str]]:
+        return [(f"setting{i}", "1") for i in range(100_000)]
 
 
 class Ends(Plain):

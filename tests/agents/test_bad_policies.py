@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,30 @@ def test_one_that_never_takes_what_it_picks_out_of_its_queue() -> None:
     assert "again and again, which has ended or may not run now" in error_of(Same(), [ARRIVE, PICK, PICK | 1 << 12])
 
 
+class Waits(Plain):
+    async def runnable(self, request: Any) -> None:  # type: ignore[override]
+        super().runnable(request)
+
+
+class Yields(Plain):
+    def preempt(self, worker: Any) -> Any:
+        yield True
+
+
+@pytest.mark.parametrize(("policy", "method"), [(Waits, "Waits: runnable"), (Yields, "Yields: preempt")])
+def test_a_method_that_is_no_plain_one_is_refused(policy: type[Policy], method: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"{method}\(\) is async or has a yield"):
+        _core.PythonPolicy(policy())
+
+
+def test_a_gang_may_be_given_one_by_one() -> None:
+    class Gangs(Policy):
+        def pick_group(self, workers: Any) -> Any:
+            yield from ()
+
+    assert error_of(Gangs()) == ""
+
+
 def test_gangs_alone_are_enough() -> None:
     class Gangs(Policy):
         def pick_group(self, workers: Any) -> None:
@@ -132,12 +159,37 @@ def test_a_dump_that_raises_is_what_is_shown(agent_host: teal.Host, echo: teal.M
         ("CannotBeSaid", r"cannot be made: ValueError: no\\ud800t utf-8"),
         ("SaysTooMuch", "cannot be made: ValueError: zzzz"),
         ("BadSettings", "cannot be made: TypeError"),
+        ("ManySettings", "has 100002 settings, .* characters in all: expected at most"),
     ],
 )
 def test_what_cannot_serve_is_refused_in_words(agent_host: teal.Host, echo: teal.Model, name: str, match: str) -> None:
     with pytest.raises(InvalidArgument, match=match):
         agent_host.agents.start("default", odd(name))
     right(echo, 5)
+
+
+def test_settings_by_name_end_somewhere(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent = agent_host.agents.start("default", "fair")
+    with pytest.raises(InvalidArgument, match="expected at most"):
+        for batch in range(100):
+            agent_host.agents.set("default", **{f"weight.model-{batch}-{i}": "2" for i in range(200)})
+    right(echo, 5)
+    now = agent_host.agents["default"]
+    assert (now.pid, now.state) == (agent.pid, "online")
+
+
+def test_one_that_is_long_in_the_making_says_where(agent_host: teal.Host, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="teal.host")
+    starting = threading.Thread(target=_refused, args=(agent_host,))
+    starting.start()
+    until(lambda: re.search(r"odd_policies\.py.*, line \d+ in __init__", caplog.text))
+    agent_host.close()
+    starting.join()
+
+
+def _refused(host: teal.Host) -> None:
+    with contextlib.suppress(teal.TealError):
+        host.agents.start("default", odd("MadeSlowly"))
 
 
 def test_what_is_wrong_once_it_serves_is_why_it_fell(agent_host: teal.Host, echo: teal.Model) -> None:

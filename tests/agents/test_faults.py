@@ -88,7 +88,9 @@ def test_frozen_it_is_replaced(agent_host: teal.Host, echo: teal.Model) -> None:
         ("Raises", "seen enough"),
         ("RaisesInPick", "no such thing"),
         ("Nonsense", ""),
-        ("ImportsLate", "xml"),
+        ("ImportsLate", "import at the top of its file"),
+        ("OpensLate", "a policy is locked in once it serves"),
+        ("StartsAThread", "it starts no threads"),
         ("Ends", "exit status 7"),
         ("Freezes", "heart"),
         ("Eats", "MemoryError"),
@@ -120,6 +122,21 @@ def test_a_slow_one_may_stay(agent_host: teal.Host, echo: teal.Model) -> None:
     right(echo, 60)
     agent = agent_host.agents["default"]
     assert (agent.state, agent.restarts) == ("online", 0)
+
+
+def test_another_policy_begins_with_no_delay_of_the_one_before(agent_host: teal.Host, echo: teal.Model) -> None:
+    agent_host.agents.start("default", odd("RaisesInPick"))
+
+    def falls() -> list[float]:
+        right(echo, 1)
+        return [line.more["again_in_s"] for line in agent_host.agents.audit() if line.what == "fallback"]
+
+    until(lambda: len(falls()) >= 3)
+    pid = agent_host.agents.upgrade("default", "fifo", max_wait="30s", heartbeat="30s").pid
+    before = falls()
+    os.kill(pid, signal.SIGKILL)
+    after = until(lambda: len(found := falls()) > len(before) and found)
+    assert after[len(before)] == 0.1
 
 
 def test_delays_double_while_it_keeps_failing(agent_host: teal.Host, echo: teal.Model) -> None:

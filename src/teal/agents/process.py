@@ -12,6 +12,7 @@ come back), and on SIGTERM. SIGUSR1 writes the state of its policies to the host
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import os
@@ -34,6 +35,15 @@ _ENDED_BY_FAULT = 65  # exit status: a policy raised (EX_DATAERR)
 _MODEL, _SESSION = 0, 1  # NameKind
 _OF_THE_LOOP = ("poll", "coalesce")  # settings of the mechanism, not of the policy
 _WHERE = 12  # lines of a traceback
+_MOST_SETTINGS = 32_000  # characters; those of all its pools go into one report (wire.MAX_MESSAGE)
+_LONG_TO_MAKE_S = 3.0  # a policy that is not made by then has the log say where it is
+_NOT_INSIDE = (  # what the walls say to a method, and what to do about it
+    ("ModuleNotFoundError", "a policy opens nothing once it serves: import at the top of its file"),
+    ("ImportError", "a policy opens nothing once it serves: import at the top of its file"),
+    ("PermissionError", "a policy is locked in once it serves, without files, network and processes: read in __init__"),
+    ("RuntimeError: can't start new thread", "a policy is locked in once it serves: it starts no threads"),
+    ("MemoryError", "more than its --agent-memory"),
+)
 
 
 class Seat:
@@ -48,7 +58,10 @@ class Seat:
 
     def figures(self, dump: bool) -> orders.Figures:
         text = self.loop.dump()[: orders.LONGEST_TEXT] if dump else ""
-        return orders.Figures(self.pool, self.name, self.settings(), self.loop.numbers(), text)
+        settings = self.settings()
+        while settings and _size(settings) > _MOST_SETTINGS:  # what it was refused, and cannot take back
+            settings = dict(list(settings.items())[: len(settings) // 2])
+        return orders.Figures(self.pool, self.name, settings, self.loop.numbers(), text)
 
     def settings(self) -> dict[str, str]:
         """Of the policy, and of the mechanism around it."""
@@ -106,9 +119,13 @@ class Process:
             raise InternalError("agent: the first order must be begin")
         begun = orders.Begun(os.getpid())
         try:
-            for wanted in order.policies:
-                self._wanted[wanted.pool] = wanted
-                self._made[wanted.pool] = self._make(wanted)
+            faulthandler.dump_traceback_later(_LONG_TO_MAKE_S, repeat=True)
+            try:
+                for wanted in order.policies:
+                    self._wanted[wanted.pool] = wanted
+                    self._made[wanted.pool] = self._make(wanted)
+            finally:
+                faulthandler.cancel_dump_traceback_later()  # its thread would have no walls
             gc.collect()
             gc.freeze()
             _limit(order.memory)
@@ -187,7 +204,9 @@ class Process:
                     seat.set(name, wanted.settings[name])
             self._rounds.add(loop)
             self._seats[order.pool] = seat
-            seated.settings = seat.settings()
+            settings = seat.settings()
+            _check_size(settings)
+            seated.settings = settings
             if policy.errors:
                 raise InvalidArgument(f"the policy cannot serve: {_last_line(policy)}")
         except TealError as error:
@@ -231,6 +250,7 @@ def _set_all(seat: Seat, settings: dict[str, str]) -> None:
         for name, value in settings.items():
             seat.set(name, value)
             done.append(name)
+        _check_size(seat.settings())
     except Exception as error:
         kept = [name for name in done if name not in before]  # slo.NAME and the like, which nobody can take back
         for name in done:
@@ -242,6 +262,18 @@ def _set_all(seat: Seat, settings: dict[str, str]) -> None:
         if isinstance(error, TealError):
             raise
         raise InvalidArgument(f"the policy does not take it: {words}") from error
+
+
+def _size(settings: dict[str, str]) -> int:
+    return sum(len(name) + len(value) for name, value in settings.items())
+
+
+def _check_size(settings: dict[str, str]) -> None:
+    """Raises InvalidArgument when there are more than a report can tell."""
+    if (size := _size(settings)) > _MOST_SETTINGS:
+        raise InvalidArgument(
+            f"the policy has {len(settings)} settings, {size} characters in all: expected at most {_MOST_SETTINGS}"
+        )
 
 
 def _check_reachable(name: str, value: str) -> None:
@@ -262,8 +294,9 @@ def _check_reachable(name: str, value: str) -> None:
 def _fault(seat: Seat) -> orders.Faulted:
     """What its policy did wrong; the last line says it, those before say where."""
     message = _last_line(seat.policy)
-    if message.startswith("ModuleNotFoundError"):
-        message += " (a policy opens nothing once it serves: import at the top of its file)"
+    advice = next((advice for said, advice in _NOT_INSIDE if message.startswith(said)), "")
+    if advice:
+        message += f" ({advice})"
     lines = seat.policy.last_error.splitlines()
     return orders.Faulted(seat.pool, seat.incarnation, message, "\n".join(lines[-_WHERE:]))
 

@@ -99,6 +99,12 @@ class Agent:
         if not self.agents.stopping:
             self.agents.spare.fill()
 
+    def forgive(self) -> None:
+        """Another policy is asked for and serves: what those before it did is not held against it."""
+        self._backoff = Backoff()
+        self._backoff.began(self._now())
+        self._returned.clear()
+
     # ---- down ------------------------------------------------------------------------------------------------------
 
     def froze(self, crew: Crew, why: str) -> None:

@@ -185,6 +185,7 @@ class Agents:
                 specs = agent.specs
             await agent.bring_up(specs, asked)
             agent.changed.clear()
+            agent.forgive()
             agent.upgrades += 1
             agent.note("upgraded", agent.crew, f"from {before}")
 
