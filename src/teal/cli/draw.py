@@ -87,11 +87,12 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], *, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """An empty table without lines; numbers (``right``) stand at the right of their column and are never folded."""
-    from rich.table import Table
+    """An empty table without lines; numbers (``right``) stand at the right of their column, never folded nor cut."""
     from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
+    from teal.cli.fitting import Fitting
+
+    drawn = Fitting(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
     drawn.title = None if title is None else Text(title)
     for name in columns:
         if name in right:
