@@ -409,6 +409,8 @@ void bind_views(nb::module_& m) {
         .def_prop_ro("over", [](const RequestView& v) { return v.live == nullptr; }, "It has ended.")
         .def("__getattr__", [](nb::handle, const std::string& name) -> nb::object { throw nb::attribute_error(("this request has no attribute '" + name + "': set it first, as in Policy.new()").c_str()); },
              nb::sig("def __getattr__(self, name: str) -> Any"))
+        // By what it is, not by where it lies: a set of requests then has the same order in each run of a simulation.
+        .def("__hash__", [](const RequestView& v) { return (std::uint64_t{v.value.generation} << 24 ^ v.value.index) & INT64_MAX; })
         .def("__repr__", [](const RequestView& v) { return "<Request " + std::to_string(v.value.index) + " of model " + std::to_string(v.value.model) + ">"; });
     nb::class_<WorkerView>(m, "PolicyWorker", "A worker, as of the last call with it.")
         .def_prop_ro("index", [](const WorkerView& v) { return v.value.index; })

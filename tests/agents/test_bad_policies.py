@@ -170,12 +170,17 @@ def test_what_cannot_serve_is_refused_in_words(agent_host: teal.Host, echo: teal
 
 def test_settings_by_name_end_somewhere(agent_host: teal.Host, echo: teal.Model) -> None:
     agent = agent_host.agents.start("default", "fair")
+    many = [{f"weight.model-{batch}-{i}": "2" for i in range(200)} for batch in range(20)]
     with pytest.raises(InvalidArgument, match="expected at most"):
-        for batch in range(100):
-            agent_host.agents.set("default", **{f"weight.model-{batch}-{i}": "2" for i in range(200)})
+        _set_all(agent_host, many)
     right(echo, 5)
     now = agent_host.agents["default"]
     assert (now.pid, now.state) == (agent.pid, "online")
+
+
+def _set_all(host: teal.Host, many: list[dict[str, str]]) -> None:
+    for settings in many:
+        host.agents.set("default", **settings)
 
 
 def test_one_that_is_long_in_the_making_says_where(agent_host: teal.Host, caplog: pytest.LogCaptureFixture) -> None:

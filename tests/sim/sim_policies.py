@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from teal.agents import Decision, Policy, Time, WaitList
@@ -127,3 +128,22 @@ class Impatient(Good):
 class Unmakeable(Good):
     def __init__(self) -> None:
         raise OSError("no way")
+
+
+class DrawsLots(Policy):
+    """Any that waits, by lot; those in a set, in the order in which it has them."""
+
+    def __init__(self) -> None:
+        self.waiting: set[Any] = set()
+
+    def runnable(self, request: Any) -> None:
+        self.waiting.add(request)
+
+    def departed(self, request: Any) -> None:
+        self.waiting.discard(request)
+
+    def pick(self, worker: Any) -> Any:
+        may = [request for request in self.waiting if request.worker in (None, worker.index)]
+        picked = random.choice(may) if may else None
+        self.waiting.discard(picked)
+        return picked

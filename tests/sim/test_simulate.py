@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,17 @@ def test_a_seed_gives_the_same_run_each_time_and_everywhere() -> None:
     program = f"from teal import sim; print({run}.fingerprint)"
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(other.stdout) == first.fingerprint
+
+
+def test_a_policy_that_draws_lots_draws_the_same_ones_again() -> None:
+    random.seed(7)
+    kept: list[Any] = [object() for _ in range(1000)]  # requests lie elsewhere in memory the second time
+    first = sim.simulate(sim_policies.DrawsLots, workers=4, requests=3000, seed=3)
+    assert random.random() == random.Random(7).random()  # nobody else's lots are drawn
+    kept.clear()
+    second = sim.simulate(sim_policies.DrawsLots, workers=4, requests=3000, seed=3)
+    assert first.fingerprint == second.fingerprint
+    assert first.fingerprint != sim.simulate("fifo", workers=4, requests=3000, seed=3).fingerprint
 
 
 def test_fingerprints_of_any_machine() -> None:

@@ -7,6 +7,7 @@ process.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -92,5 +93,11 @@ def _driven(policy: object) -> _core.Policy:
 
 def _run(made: Maker, spec: _core.SimSpec, progress: Progress | None) -> Result:
     start = time.perf_counter()
-    core = _core.simulate(spec, made.make_one, progress)
+    # A policy may draw lots: the same ones each time. Whoever calls has its own back afterwards.
+    theirs = random.getstate()
+    random.seed(spec.seed)
+    try:
+        core = _core.simulate(spec, made.make_one, progress)
+    finally:
+        random.setstate(theirs)
     return Result(core, made.name, spec.seed, spec.workers, time.perf_counter() - start)
