@@ -119,7 +119,7 @@ class Process:
             raise InternalError("agent: the first order must be begin")
         begun = orders.Begun(os.getpid())
         try:
-            faulthandler.dump_traceback_later(_LONG_TO_MAKE_S, repeat=True)
+            faulthandler.dump_traceback_later(_LONG_TO_MAKE_S)
             try:
                 for wanted in order.policies:
                     self._wanted[wanted.pool] = wanted
