@@ -29,9 +29,13 @@ from typing import Any
 
 from .operation import Body, BrokenError, Memory, Op, name_text
 
-State = tuple[Any, ...]  # (memory, local states, what each sleeps on, store buffers, deaths so far)
+Values = tuple[Any, ...]  # of the memory
+Buffer = tuple[tuple[int, Any, Any], ...]  # (variable, value, release) that were stored and have not arrived
+Spot = tuple[int, Any, Buffer]  # of a process: local state, what it sleeps on
 Event = tuple[int, Any, Any]  # process; local state, store that arrived, or None for its death; result
 ENDED, DEAD = -1, -2
+_MEMORY_BITS, _DEATH_BITS, _SPOT_BITS = 24, 4, 20
+_MEMORY_MASK, _DEATH_MASK, _SPOT_MASK = (1 << _MEMORY_BITS) - 1, (1 << _DEATH_BITS) - 1, (1 << _SPOT_BITS) - 1
 _UNORDERED = frozenset({"load", "store", "choose", "when", "look"})  # do not wait for the store buffer
 
 
@@ -136,36 +140,72 @@ class _Locals:
         return found
 
 
+class _Interned:
+    """Numbers for values, in the order in which they came."""
+
+    def __init__(self, bits: int) -> None:
+        self.values: list[Any] = []
+        self._ids: dict[Any, int] = {}
+        self._most = 1 << bits
+
+    def id(self, value: Any) -> int:
+        found = self._ids.setdefault(value, len(self.values))
+        if found == len(self.values):
+            if found == self._most:
+                raise RuntimeError(f"more than {self._most} of one kind: choose smaller bounds")
+            self.values.append(value)
+        return found
+
+
 class _Explorer:
+    """A state is one integer: its memory, the deaths so far, and the spot that each process is at, which are interned.
+
+    What a process can do depends on the memory and its spot, but for wakes and for locks that are held. So it is worked
+    out once for the two, as what to add to the state.
+    """
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self.locals = _Locals(model.index)
         self.names = [process.name for process in model.processes]
-        self.patient = [process.patient for process in model.processes]
-        self.came: dict[State, tuple[State, Event] | None] = {}
+        self.came: dict[int, int] = {}  # state: the one it was first reached from
         self.steps = self.ends = 0
+        self._memories = _Interned(_MEMORY_BITS)
+        self._spots = _Interned(_SPOT_BITS)
+        self._checked = 0  # memories that `invariant` has seen
+        self._shifts = [_MEMORY_BITS + _DEATH_BITS + _SPOT_BITS * at for at in range(len(model.processes))]
+        # By process; by memory, spot and whether somebody may die still: can it do more than die; what to add.
+        self._moves: list[dict[int, tuple[bool, tuple[int, ...]]]] = [{} for _ in model.processes]
 
     def run(self) -> Outcome:
-        model = self.model
-        count = len(model.processes)
-        start = tuple(self.locals.start(process.body, process.args) for process in model.processes)
-        first: State = (tuple(model.memory.values()), start, (None,) * count, ((),) * count, 0)
-        self.came[first] = None
-        self._check_invariant(first)
+        model, came = self.model, self.came
+        orders = [
+            [(at, self._shifts[at], self._moves[at]) for at, each in enumerate(model.processes) if each.patient is late]
+            for late in (False, True)
+        ]
+        first = self._memories.id(tuple(model.memory.values()))
+        for at, process in enumerate(model.processes):
+            first += self._spots.id((self.locals.start(process.body, process.args), None, ())) << self._shifts[at]
+        came[first] = first
+        self._check_invariant(first, None)
         queue = deque([first])
-        came = self.came
         while queue:
             state = queue.popleft()
+            memory = state & _MEMORY_MASK
+            may_die = (state >> _MEMORY_BITS) & _DEATH_MASK < model.deaths
             stuck = True
-            for patient in (False, True):
-                for event, following in self._successors(state, patient):
-                    self.steps += 1
-                    stuck = stuck and following[4] != state[4]  # nobody has to die
-                    if following not in came:
-                        came[following] = (state, event)
-                        if model.invariant is not None:
-                            self._check_invariant(following)
-                        queue.append(following)
+            for order in orders:
+                for at, shift, known in order:
+                    spot = (state >> shift) & _SPOT_MASK
+                    key = ((memory << _SPOT_BITS) + spot) * 2 + may_die
+                    goes_on, moves = known.get(key) or self._worked_out(state, at, key)
+                    stuck = stuck and not goes_on
+                    self.steps += len(moves)
+                    for move in moves:
+                        following = state + move
+                        if following not in came:
+                            came[following] = state
+                            queue.append(following)
                 if not stuck:
                     break
             else:
@@ -174,31 +214,78 @@ class _Explorer:
                 raise RuntimeError(f"more than {model.limit} states: choose smaller bounds")
         return Outcome(len(came), self.steps, self.ends)
 
+    def _worked_out(self, state: int, at: int, key: int) -> tuple[bool, tuple[int, ...]]:
+        moves, goes_on = [], False
+        for event, following in self._successors(state, at):
+            self._check_invariant(following, (state, event))
+            moves.append(following - state)
+            goes_on = goes_on or event[1] is not None  # nobody has to die
+        found = goes_on, tuple(moves)
+        if not self._others_matter(state, at):
+            self._moves[at][key] = found
+        return found
+
+    # ---- what a state is ---------------------------------------------------------------------------------------------
+
+    def _memory_of(self, state: int) -> Values:
+        return self._memories.values[state & _MEMORY_MASK]
+
+    def _spot(self, state: int, at: int) -> Spot:
+        return self._spots.values[(state >> self._shifts[at]) & _SPOT_MASK]
+
+    def _with(self, state: int, at: int, spot: Spot) -> int:
+        shift = self._shifts[at]
+        return state + ((self._spots.id(spot) - ((state >> shift) & _SPOT_MASK)) << shift)
+
+    def _with_memory(self, state: int, memory: Values) -> int:
+        return state - (state & _MEMORY_MASK) + self._memories.id(memory)
+
+    def _others_matter(self, state: int, at: int) -> bool:
+        local, words, _ = self._spot(state, at)
+        if local < 0 or words is not None:
+            return False
+        op = self.locals.ops[local]
+        return op.kind == "wake" or (op.kind in ("lock", "try_lock") and self._memory_of(state)[op.at] != 0)
+
     # ---- properties --------------------------------------------------------------------------------------------------
 
-    def _memory(self, values: Sequence[Any]) -> Memory:
+    def _view(self, values: Sequence[Any]) -> Memory:
         return Memory(self.model.index, values)
 
-    def _check_invariant(self, state: State) -> None:
-        if self.model.invariant is not None and (problem := self.model.invariant(self._memory(state[0]))) is not None:
-            raise self._counterexample(problem, state)
+    def _check_invariant(self, state: int, last: tuple[int, Event] | None) -> None:
+        """Of a memory that was not there before; ``last``: how it came from the state before."""
+        at = state & _MEMORY_MASK
+        if at < self._checked:
+            return
+        self._checked = at + 1
+        if self.model.invariant is not None:
+            problem = self.model.invariant(self._view(self._memories.values[at]))
+            if problem is not None:
+                raise self._counterexample(problem, *(last or (state,)))
 
-    def _check_end(self, state: State) -> None:
+    def _check_end(self, state: int) -> None:
         self.ends += 1
         for at, process in enumerate(self.model.processes):
-            local = state[1][at]
+            local = self._spot(state, at)[0]
             if local >= 0 and not process.daemon:
                 op = self.locals.ops[local]
                 raise self._counterexample(f"{process.name} is stuck for ever at {op.where} {op.text()}", state)
-        if self.model.final is not None and (problem := self.model.final(self._memory(state[0]))) is not None:
+        if (
+            self.model.final is not None
+            and (problem := self.model.final(self._view(self._memory_of(state)))) is not None
+        ):
             raise self._counterexample(problem, state)
 
-    def _counterexample(self, problem: str, state: State, last: Event | None = None) -> CounterexampleError:
+    def _counterexample(self, problem: str, state: int, last: Event | None = None) -> CounterexampleError:
         events = [] if last is None else [last]
-        while (link := self.came[state]) is not None:
-            state, event = link
-            events.append(event)
+        while (before := self.came[state]) != state:
+            events.append(self._event(before, state))
+            state = before
         return CounterexampleError(problem, [self._text(event) for event in reversed(events)], len(self.came))
+
+    def _event(self, state: int, following: int) -> Event:
+        every = (step for at in range(len(self.names)) for step in self._successors(state, at))
+        return next(event for event, reached in every if reached == following)
 
     def _text(self, event: Event) -> str:
         at, what, result = event
@@ -213,115 +300,102 @@ class _Explorer:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def _successors(self, state: State, patient: bool) -> Iterator[tuple[Event, State]]:
-        memory, locals_, asleep, buffers, deaths = state
-        may_die = deaths < self.model.deaths
-        for at, local in enumerate(locals_):
-            if self.patient[at] is not patient:
-                continue
-            if buffers[at]:
-                yield from self._drains(state, at)
-            if local < 0:
-                continue
-            if may_die and self.model.processes[at].mortal:
-                yield (at, None, None), self._death(state, at)
-            if asleep[at] is None:
-                op = self.locals.ops[local]
-                if op.kind == "load":  # the most frequent one
-                    value = self._seen(state, at, op)
-                    if op.ghost is None:
-                        moved = _put(locals_, at, self.locals.after(local, value))
-                        yield (at, local, value), (memory, moved, asleep, buffers, deaths)
-                        continue
-                yield from self._step(state, at, local, op)
-            elif self.locals.ops[local].timed:
-                moved = _put(locals_, at, self.locals.after(local, None))
-                yield (at, local, "times out"), (memory, moved, _put(asleep, at, None), buffers, deaths)
+    def _successors(self, state: int, at: int) -> Iterator[tuple[Event, int]]:
+        local, words, buffer = spot = self._spot(state, at)
+        if buffer:
+            yield from self._drains(state, at, spot)
+        if local < 0:
+            return
+        may_die = (state >> _MEMORY_BITS) & _DEATH_MASK < self.model.deaths
+        if may_die and self.model.processes[at].mortal:
+            yield (at, None, None), self._death(state, at, buffer)
+        if words is None:
+            yield from self._step(state, at, spot, self.locals.ops[local])
+        elif self.locals.ops[local].timed:
+            yield (at, local, "times out"), self._with(state, at, (self.locals.after(local, None), None, buffer))
 
-    def _death(self, state: State, at: int) -> State:
-        memory, locals_, asleep, buffers, deaths = state
-        values = list(memory)
-        for variable, value, _ in buffers[at]:
+    def _death(self, state: int, at: int, buffer: Buffer) -> int:
+        values = list(self._memory_of(state))
+        for variable, value, _ in buffer:
             values[variable] = value
-        view = self._memory(values)
         if self.model.on_death is not None:
-            self.model.on_death(view, at)
-        return tuple(values), _put(locals_, at, DEAD), _put(asleep, at, None), _put(buffers, at, ()), deaths + 1
+            self.model.on_death(self._view(values), at)
+        return self._with_memory(self._with(state, at, (DEAD, None, ())), tuple(values)) + (1 << _MEMORY_BITS)
 
-    def _drains(self, state: State, at: int) -> Iterator[tuple[Event, State]]:
-        memory, locals_, asleep, buffers, deaths = state
-        buffer = buffers[at]
+    def _drains(self, state: int, at: int, spot: Spot) -> Iterator[tuple[Event, int]]:
+        local, words, buffer = spot
         for place, stored in enumerate(buffer):
             variable, value, release = stored
             if place > 0 and (
                 self.model.order == "tso" or release or any(earlier[0] == variable for earlier in buffer[:place])
             ):
                 continue
-            rest = _put(buffers, at, buffer[:place] + buffer[place + 1 :])
-            yield (at, stored, None), (_put(memory, variable, value), locals_, asleep, rest, deaths)
+            rest = self._with(state, at, (local, words, buffer[:place] + buffer[place + 1 :]))
+            yield (at, stored, None), self._with_memory(rest, _put(self._memory_of(state), variable, value))
 
-    def _step(self, state: State, at: int, local: int, op: Op) -> Iterator[tuple[Event, State]]:
-        memory, locals_, asleep, buffers, deaths = state
+    def _step(self, state: int, at: int, spot: Spot, op: Op) -> Iterator[tuple[Event, int]]:
+        local, _, buffer = spot
+        memory, after = self._memory_of(state), self.locals.after
         if op.kind == "fail":
             raise self._counterexample(str(op.extra), state, (at, local, None))
-        if op.kind not in _UNORDERED and buffers[at]:
+        if op.kind not in _UNORDERED and buffer:
             return  # waits for its store buffer
         match op.kind:
             case "store":
                 if self.model.order == "sc":
-                    memory = _put(memory, op.at, op.value)
+                    state = self._with_memory(state, _put(memory, op.at, op.value))
                 else:
-                    buffers = _put(buffers, at, (*buffers[at], (op.at, op.value, op.extra)))
-                moved = _put(locals_, at, self.locals.after(local, None))
-                yield (at, local, None), (memory, moved, asleep, buffers, deaths)
+                    buffer = (*buffer, (op.at, op.value, op.extra))
+                yield (at, local, None), self._with(state, at, (after(local, None), None, buffer))
             case "sleep":
                 if all(memory[variable] == value for variable, value in op.extra):
-                    yield (at, local, "sleeps"), (memory, locals_, _put(asleep, at, op.extra), buffers, deaths)
+                    yield (at, local, "sleeps"), self._with(state, at, (local, op.extra, buffer))
                 else:
-                    moved = _put(locals_, at, self.locals.after(local, None))
-                    yield (at, local, "differs"), (memory, moved, asleep, buffers, deaths)
+                    yield (at, local, "differs"), self._with(state, at, (after(local, None), None, buffer))
             case "wake":
-                for woken, awake, now in self._wakes(state, op):
-                    moved = _put(now, at, self.locals.after(local, None))
-                    yield (at, local, woken), (memory, moved, awake, buffers, deaths)
+                for woken, awake in self._wakes(state, op):
+                    yield (at, local, woken), self._with(awake, at, (after(local, None), None, buffer))
             case _:
-                for result, after in self._results(state, at, local, op):
-                    moved = _put(locals_, at, self.locals.after(local, result))
-                    yield (at, local, result), (after, moved, asleep, buffers, deaths)
+                for result, values in self._results(state, at, spot, op):
+                    moved = self._with(state, at, (after(local, result), None, buffer))
+                    yield (at, local, result), self._with_memory(moved, values)
 
-    def _wakes(self, state: State, op: Op) -> Iterator[tuple[str, tuple[Any, ...], tuple[int, ...]]]:
-        """(who, sleepers after, local states after) for each choice of whom to wake."""
-        _, locals_, asleep, _, _ = state
-        sleepers = [p for p, words in enumerate(asleep) if words is not None and any(v == op.at for v, _ in words)]
+    def _wakes(self, state: int, op: Op) -> Iterator[tuple[str, int]]:
+        """(who, state after) for each choice of whom to wake."""
+        spots = [self._spot(state, p) for p in range(len(self.names))]
+        sleepers = [
+            p for p, (_, words, _) in enumerate(spots) if words is not None and any(v == op.at for v, _ in words)
+        ]
         groups = [sleepers] if op.value >= len(sleepers) else [[p] for p in sleepers]
         for group in groups:
-            awake, now = asleep, locals_
+            awake = state
             for p in group:
-                awake = _put(awake, p, None)
-                now = _put(now, p, self.locals.after(now[p], None))
-            yield "wakes " + (", ".join(self.names[p] for p in group) or "nobody"), awake, now
+                local, _, buffer = spots[p]
+                awake = self._with(awake, p, (self.locals.after(local, None), None, buffer))
+            yield "wakes " + (", ".join(self.names[p] for p in group) or "nobody"), awake
 
-    def _seen(self, state: State, at: int, op: Op) -> Any:
-        value = state[0][op.at]
-        for variable, stored, _ in state[3][at]:
+    def _seen(self, memory: Values, buffer: Buffer, op: Op) -> Any:
+        value = memory[op.at]
+        for variable, stored, _ in buffer:
             if variable == op.at:
                 value = stored  # the youngest of its own stores
         return value if op.view is None else op.view(value)
 
-    def _results(self, state: State, at: int, local: int, op: Op) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    def _results(self, state: int, at: int, spot: Spot, op: Op) -> Iterator[tuple[Any, Values]]:
         """(result, memory after) of the operations that have one, for each way it can go."""
-        for result, after in self._plain_results(state, at, local, op):
+        for result, after in self._plain_results(state, at, spot, op):
             if (ghost := op.ghost) is not None:
                 values = list(after)
-                self._ask(state, (at, local, result), lambda: ghost(self._memory(values), result))  # noqa: B023 (asked at once)
+                self._ask(state, (at, spot[0], result), lambda: ghost(self._view(values), result))  # noqa: B023 (asked at once)
                 after = tuple(values)
             yield result, after
 
-    def _plain_results(self, state: State, at: int, local: int, op: Op) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        memory = state[0]
+    def _plain_results(self, state: int, at: int, spot: Spot, op: Op) -> Iterator[tuple[Any, Values]]:
+        local, _, buffer = spot
+        memory = self._memory_of(state)
         match op.kind:
             case "load":
-                yield self._seen(state, at, op), memory
+                yield self._seen(memory, buffer, op), memory
             case "swap":
                 after = op.value(memory[op.at]) if callable(op.value) else op.value
                 yield None if op.view is None else op.view(memory[op.at]), _put(memory, op.at, after)
@@ -339,19 +413,19 @@ class _Explorer:
                 for value in op.value:
                     yield value, memory
             case "when":
-                if op.value(self._memory(memory)):
+                if op.value(self._view(memory)):
                     yield None, memory
             case "look":
-                yield self._ask(state, (at, local, None), lambda: op.value(self._memory(memory))), memory
+                yield self._ask(state, (at, local, None), lambda: op.value(self._view(memory))), memory
             case "act":
                 values = list(memory)
-                answer = self._ask(state, (at, local, None), lambda: op.value(self._memory(values)))
+                answer = self._ask(state, (at, local, None), lambda: op.value(self._view(values)))
                 yield answer, tuple(values)
             case _:
                 raise RuntimeError(f"unknown operation {op.kind}")
 
-    def _locks(self, state: State, at: int, op: Op) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        memory, locals_, _, _, _ = state
+    def _locks(self, state: int, at: int, op: Op) -> Iterator[tuple[Any, Values]]:
+        memory = self._memory_of(state)
         holder = memory[op.at]
         if op.kind == "unlock":
             if holder != at + 1:
@@ -359,12 +433,12 @@ class _Explorer:
             yield None, _put(memory, op.at, 0)
         elif holder == 0:
             yield "yes", _put(memory, op.at, at + 1)
-        elif locals_[holder - 1] == DEAD:
+        elif self._spot(state, holder - 1)[0] == DEAD:
             yield "after_death", _put(memory, op.at, at + 1)
         elif op.kind == "try_lock":
             yield "no", memory
 
-    def _ask(self, state: State, event: Event, question: Callable[[], Any]) -> Any:
+    def _ask(self, state: int, event: Event, question: Callable[[], Any]) -> Any:
         try:
             return question()
         except BrokenError as broken:
