@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import threading
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 import teal
+from teal.host.process import WorkerProcess
+from teal.host.residence import Residence
 
 MB = 1 << 20
 HELPS = {"b": {"helps": ["default"]}}
@@ -270,6 +273,28 @@ def test_one_that_kills_the_helper_while_it_loads_is_left_alone(
         future = deadly.submit(ZERO)
         assert let() == own == pid_of(future.result())
         assert host.statistics().restarts == 1
+
+
+def test_it_may_die_of_what_it_has_just_loaded(helped: teal.Host, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its host has taken notice that it holds it; the next one holds it all the same."""
+    load, died = Residence.load_in_lent, []
+
+    async def killed_meanwhile(residence: Residence, worker: WorkerProcess, key: tuple[int, int]) -> Any:
+        report = await load(residence, worker, key)
+        (lent,) = residence._pool.lent
+        if lent.held and not died:
+            died.append(worker.pid)
+            worker.kill()
+            while lent.process is worker:
+                await asyncio.sleep(0.001)
+        return report
+
+    monkeypatch.setattr(Residence, "load_in_lent", killed_meanwhile)
+    until = helped.load("until", "lent_kernels:until")
+    who = helped.load("who", "lent_kernels:who")
+    soon(lambda: died)
+    let = busy(until)
+    assert taken(helped, who, let) not in died
 
 
 def test_several_pools_help_and_are_helped(busy: Any) -> None:

@@ -102,11 +102,11 @@ class Lending:
     def _died(self, process: WorkerProcess, status: int, loading: Key | None) -> None:
         lent = next(lent for lent in self._lent if lent.process is process)
         helped = lent.helped
-        helped.bury(process, status, f"lent by pool {self._pool.name}")
+        ran = helped.bury(process, status, f"lent by pool {self._pool.name}")
         helped.sweeper.bury_lent(lent.index, process.pid)
         if helped.stopping or self._pool.stopping:
             return
-        if loading is not None:
+        if loading is not None and not ran:  # else it rather died of that
             lent.refused.add(loading)
         lent.deaths = 0 if lent.held else lent.deaths + 1
         delay = _AGAIN[min(lent.deaths, len(_AGAIN) - 1)]
@@ -163,9 +163,12 @@ class Lending:
             if not self._fits(version.memory):
                 return
             self._coming = version.memory
+            process = lent.process
             try:
-                report = await lent.helped.residence.load_in_lent(lent.process, key)
-            except (PeerDied, TimeoutError):
+                report = await lent.helped.residence.load_in_lent(process, key)
+            except PeerDied:
+                return  # _died() says what of
+            except TimeoutError:
                 lent.refused.add(key)
                 return
             except TealError as error:
@@ -175,7 +178,8 @@ class Lending:
                 return
             finally:
                 self._coming = 0
-            if report is None or not self._lendable(lent, version):
+            # It may have run one of these and died of it before we are here: the next process holds nothing yet.
+            if report is None or lent.process is not process or not lent.there or not self._lendable(lent, version):
                 return
             lent.held[key] = max(report.memory, version.memory)
             if not self._fits(0):

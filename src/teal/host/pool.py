@@ -183,22 +183,24 @@ class Pool:
             self.residence.blame(*loading)
         self.spawn_task(self._replace(worker.index))
 
-    def bury(self, worker: WorkerProcess, status: int, whose: str = "") -> None:
-        """Ends what it ran, or has others run it again. ``whose``: said of one that is lent."""
+    def bury(self, worker: WorkerProcess, status: int, whose: str = "") -> bool:
+        """Ends what it ran, or has others run it again. ``whose``: said of one that is lent. False: it ran nothing."""
         words, detail = how_it_ended(status)
         failed = again = 0
         try:
             failed, again = self.sweeper.bury_worker(worker.index, detail, self.stopping)
         except TealError as error:
             log.error("pool %s: burying worker %d: %s", self.name, worker.index, error)
+        ran = failed + again > 0
         if self.stopping:
-            return
+            return ran
         self.failed += failed
         self.again += again
         self.restarts += 1
         which = f"{self.name}, {whose}," if whose else self.name
         log.warning("worker %d (process %d) of pool %s ended: %s; %d requests failed, %d run again; replacing it",
                     worker.index, worker.pid, which, words, failed, again)  # fmt: skip
+        return ran
 
     async def _replace(self, index: int) -> None:
         await asyncio.sleep(_RESTART_DELAYS[min(self._deaths, len(_RESTART_DELAYS) - 1)])
