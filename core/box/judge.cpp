@@ -208,10 +208,11 @@ private:
 
     // On its way out, with its memory still there.
     void leaving() {
-        cpu_after_ = cpu_ns(cpu_clock(box_.pid));
         ended_ticks_ = ticks();
         ended_ns_ = now_ns();
+        // ptrace waits until it is off its CPU, where what it ran is added up: between its stop and that the clock may lack a whole tick.
         read_registers(pid_, exit_at_);
+        cpu_after_ = cpu_ns(cpu_clock(box_.pid));
         unsigned long code = 0;
         if (::ptrace(PTRACE_GETEVENTMSG, pid_, nullptr, &code) == 0) status_ = static_cast<int>(code);
         record_.count_inst = read_counter(instructions_);
@@ -245,6 +246,7 @@ private:
         r.clock = counters_offered() ? "thread cpu clock; counters from the box's start on" : "thread cpu clock: no hardware counters here";
         r.user_ns = less(ns_of(used_.ru_utime), said.user_ns);
         r.system_ns = less(ns_of(used_.ru_stime), said.system_ns);
+        r.user_ns += less(r.time_ns, r.user_ns + r.system_ns);   // wait4() may have looked before that
         r.voluntary_switches = less(static_cast<std::uint64_t>(used_.ru_nvcsw), said.voluntary_switches);
         r.involuntary_switches = less(static_cast<std::uint64_t>(used_.ru_nivcsw), said.involuntary_switches);
         r.minor_faults = less(static_cast<std::uint64_t>(used_.ru_minflt), said.minor_faults);

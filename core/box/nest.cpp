@@ -127,7 +127,10 @@ bool wall_over(Fuse& fuse, std::uint64_t cpu, std::uint64_t now) noexcept {
     const std::uint64_t stolen = stolen_ns();
     std::uint64_t without = waited_ns(fuse.pid) + (stolen > fuse.stolen_before ? stolen - fuse.stolen_before : 0);
     if (wants_cpu(fuse.pid)) without += now - fuse.moved_ns;   // it waits now: the kernel counts that when it is over
-    return now >= fuse.wall_end + std::min(without, fuse.wait_most);
+    if (now < fuse.wall_end + std::min(without, fuse.wait_most)) return false;
+    // One that has ended by itself has no figures any more: what was read is its own only if it is still there.
+    pollfd ended{fuse.pidfd, POLLIN, 0};
+    return fuse.pidfd < 0 || ::poll(&ended, 1, 0) == 0;
 }
 
 std::uint64_t cpu_ns(std::int32_t clock) noexcept {

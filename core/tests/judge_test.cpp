@@ -67,6 +67,16 @@ void verdicts(Yard& yard, const elf::Place& place) {
     CHECK(place.program()->executable_at(fault.trap_epc - place.bias()));
 }
 
+// What a run used is added up as it leaves its CPU, which may be after it was seen to end.
+void every_run_has_its_time(Yard& yard, const elf::Place& place) {
+    unsigned without = 0;
+    for (int i = 0; i < 1000; ++i) {
+        const RunRecord record = yard.judge(order_for(place, {"actor", "x"}));
+        if (record.time_ns == 0) ++without;
+    }
+    CHECK_EQ(without, 0);
+}
+
 void time_limits(Yard& yard, const elf::Place& place) {
     RunOrder order = order_for(place, {"actor", "l"});
     order.time_limit_ns = 50'000'000;
@@ -318,6 +328,7 @@ int main() {
         }
         std::printf("  %s; memory by %s; %llu ns, %llu KiB\n", record.clock.c_str(), record.memory.c_str(),
                     static_cast<unsigned long long>(record.time_ns), static_cast<unsigned long long>(record.memory_kb));
+        every_run_has_its_time(yard, *place);
         verdicts(yard, *place);
         time_limits(yard, *place);
         memory_is_counted(yard, *place);
