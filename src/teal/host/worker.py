@@ -59,6 +59,7 @@ class Control:
         self._index = 0
         self._taking_up = threading.Lock()  # guards `worker` against the loader
         self._sending = threading.Lock()
+        self._leaves = threading.Lock()  # taken by whoever ends this process, and kept
         self._kernels: dict[tuple[int, int], Kernel] = {}
         self._kernel_orders: queue.SimpleQueue[
             tuple[wire.LoadKernel | wire.DropKernel | wire.WarmUp | wire.Dropped, tuple[int, ...]]
@@ -308,7 +309,11 @@ class Control:
         return True
 
     def _lost(self, order: wire.LoadKernel, why: str) -> None:
-        """Nothing ends a device kernel from outside: the process that holds the device goes."""
+        """Nothing ends a device kernel from outside: the process that holds the device goes.
+
+        Whoever uses it may find it lost at the same time: it is said once, and the others end here.
+        """
+        self._leaves.acquire()
         print(
             f"teal worker: {order.name} on {order.device}: resident kernel is lost: {why}", file=sys.stderr, flush=True
         )
