@@ -36,19 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Hosts that the tests start keep nothing in the user's own cache; they share one, as a user's hosts do."""
-    before = os.environ.get("XDG_CACHE_HOME")
+    """Hosts and compilers that tests start keep nothing in the user's own caches; they share one, as a user's do."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # of this run, but of no single process
     folder = shared / "cache"
     folder.mkdir(exist_ok=True)
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        yield folder
 
 
 @pytest.fixture(scope="module")

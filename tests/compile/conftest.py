@@ -6,9 +6,7 @@ Kernels run operator by operator unless a test asks for inductor, which costs se
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,19 +17,6 @@ Compile = Callable[..., Any]
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["test_*.py"]  # needs torch
-
-
-@pytest.fixture(scope="session", autouse=True)
-def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Inductor's files, ours and the workers', go with the tests."""
-    path = tmp_path_factory.mktemp("inductor")
-    old = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path)
-    yield path
-    if old is None:
-        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    else:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = old
 
 
 @pytest.fixture

@@ -109,21 +109,25 @@ def test_small_files_have_none(mlp_path: Path, engine: str) -> None:
 
 def test_compiled_programs(tmp_path: Path) -> None:
     """The second worker, and every other one, gets the library that was compiled for the first."""
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     exported = pytest.importorskip("exported")
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler: apt-get install g++")
-    path = exported.batched(tmp_path / "m.pt2", exported.Perceptron())
+    chance = torch.Generator()
+    chance.seed()
+    module = exported.Perceptron()
+    module.second.bias.data.uniform_(generator=chance)  # a model that is in no cache
+    path = exported.batched(tmp_path / "m.pt2", module)
     x = np.ones((2, 64), np.float32)
-    folder = tmp_path / "cache"
-    with teal.Host(workers=2, threads=1, cache=folder) as host:
+    with teal.Host(workers=2, threads=1) as host:
         model = host.load("mlp", path, options={"compile": "1"}, timeout=500)
         wanted = model(x)[0].numpy().copy()
         assert host.model("mlp").info.snapshot > 0
         for worker in host.statistics().workers:
             os.kill(worker.pid, 9)
+        assert host.statistics().cache.hits == 0
         assert np.array_equal(model(x, deadline=500)[0].numpy(), wanted)
-    with teal.Host(threads=1, cache=folder) as host:  # the next host has it from disk
+    with teal.Host(threads=1) as host:  # the next host has it from disk
         again = host.load("mlp", path, options={"compile": "1"}, timeout=500)
         assert np.array_equal(again(x)[0].numpy(), wanted)
         assert (host.statistics().cache.hits, again.statistics().note) == (1, "")

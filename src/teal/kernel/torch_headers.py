@@ -1,10 +1,14 @@
-"""Precompiled headers of torch's compiler, kept from one program to the next.
+"""What torch's compiler needs for every program, kept from one to the next: precompiled headers, and what it tried out.
 
 Theory of operation: most of what a C++ compiler does for a small graph is to read torch's headers. torch can have them
 read once, and keeps what came of it (300 MB) in a folder that it names after the user, where others could have put
 something before. So it is given a folder in the host's cache that is this user's alone (private_folder.py), by what it
 takes for the folder of temporary files while it works out the name. What is kept there is believed by the C++ compiler
 only if it fits; should a program not compile with it, all of it goes, and the program is compiled once more without.
+
+torch also finds out which vector instructions the C++ compiler and the machine have, by compiling and loading a small
+library for each set of them: five on a processor with AMX, and half of all the time. These libraries are kept beside
+the headers, named by compiler, instructions and version of torch; loading them is tried each time.
 """
 
 from __future__ import annotations
@@ -39,7 +43,22 @@ def keep(folder: str) -> bool:
         from torch._inductor import codecache
     finally:
         tempfile.tempdir = before
+    _try_instructions(path / "instructions")
     return Path(getattr(codecache, "_HEADER_DIR", "/")).is_relative_to(path.resolve())
+
+
+def _try_instructions(folder: Path) -> None:
+    """torch remembers what came of it for as long as this process lives."""
+    from torch._inductor import cpu_vec_isa
+
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    try:
+        cpu_vec_isa.valid_vec_isa_list()
+    finally:
+        os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
+        if before is not None:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
 
 
 def forget(folder: str) -> None:
