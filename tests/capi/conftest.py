@@ -50,7 +50,8 @@ def sanitized(shared_directory: Path) -> Compile:
     with (shared_directory / "asan.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (build / "liblaika.so").exists():
-            options = ("-DTEAL_PYTHON=OFF", "-DTEAL_SANITIZE=address,undefined", "-DCMAKE_BUILD_TYPE=RelWithDebInfo")
+            options = ["-DTEAL_PYTHON=OFF", "-DTEAL_SANITIZE=address,undefined", "-DCMAKE_BUILD_TYPE=None"]
+            options += ["-DTEAL_SANITIZE_LEVEL=-O0", "-DCMAKE_CXX_FLAGS=-g1"]  # compiles in half the time
             run(cmake, "-S", ROOT, "-B", build, *options)
             run(cmake, "--build", build, "--target", "laika", "--parallel", str(os.cpu_count() or 1))
 

@@ -8,6 +8,7 @@ have. A template of nearly nothing but ``…`` says somebody else's words: such 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections import defaultdict
@@ -93,10 +94,12 @@ def _entries() -> list[Entry]:
 ENTRIES = _entries()
 
 
+@functools.cache
 def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(piece) for piece in template.split("…")), re.DOTALL)
 
 
+@functools.cache
 def _weight(template: str) -> int:
     return sum(c.isalnum() for c in template)
 
