@@ -69,7 +69,7 @@ def test_type_checkers_are_told_where_names_come_from() -> None:
     ("how", "what", "not_there"),
     [
         ([], "teal", {"asyncio", "subprocess", "teal.duck.duck", "teal.host.daemon", "teal.host.agent_view"}),
-        (["-X", "teal=inside"], "teal.host.worker", {"asyncio", "subprocess", "teal.host.host", "teal.host.model"}),
+        (["-X", "teal=inside"], "teal.host.worker", {"asyncio", "numpy", "subprocess", "teal.host.model"}),
         (["-X", "teal=inside"], "teal.agents.process", {"asyncio", "numpy", "teal.host.host", "onnxruntime"}),
     ],
 )

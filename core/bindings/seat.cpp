@@ -88,7 +88,7 @@ void bind_host_side() {
     method<Sweeper>("deactivate_seat", &Sweeper::deactivate_seat, nb::arg("seat"), nb::arg("reason"), released(), "False: nobody decided there.");
     method<Sweeper>("detach_seat", &Sweeper::detach_seat, nb::arg("seat"), nb::arg("incarnation"), released());
     method<Sweeper>("active_seat", &Sweeper::active_seat, nb::arg("seat"), "Incarnation whose agent decides; 0: none does.");
-    method<Sweeper>("set_seat_limits", &Sweeper::set_seat_limits, nb::arg("seat"), nb::arg("beat_ns"), nb::arg("wait_ns"));
+    method<Sweeper>("set_seat_limits", &Sweeper::set_seat_limits, nb::arg("seat"), nb::arg("beat_ns"), nb::arg("wait_ns"), nb::arg("overtaken_ns") = 0);
     method<Sweeper>("set_local_fast_path", &Sweeper::set_local_fast_path, nb::arg("seat"), nb::arg("on"), released());
     method<Sweeper>("wake_agent", &Sweeper::wake_agent, nb::arg("seat"), nb::arg("settings"), released());
     method<Sweeper>("take_seat_events", &take_seat_events, nb::sig("def take_seat_events(self) -> list[tuple[int, int, str, str, int]]"),

@@ -137,10 +137,10 @@ std::uint32_t Sweeper::active_seat(std::uint32_t seat) {
     return pool_->memory().seats[seat].incarnation;
 }
 
-void Sweeper::set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::uint64_t wait_ns) {
+void Sweeper::set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::uint64_t wait_ns, std::uint64_t overtaken_ns) {
     check_seat(seat);
     const std::lock_guard lock(mutex_);
-    limits_[seat] = {beat_ns, wait_ns};
+    limits_[seat] = {beat_ns, wait_ns, overtaken_ns};
 }
 
 void Sweeper::set_local_fast_path(std::uint32_t seat, bool on) {
@@ -260,7 +260,7 @@ void Sweeper::watch_seats(std::uint64_t now) noexcept {
         const bool left = one->seat->agent_state() == AgentState::leaving;
         if (left) reason = "left";
         else if (one->still_ns >= limits_[i].beat_ns) reason = "no heartbeat for " + std::to_string(one->still_ns / 1'000'000) + " ms";
-        else if (limits_[i].wait_ns != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
+        else if ((limits_[i].wait_ns | limits_[i].overtaken_ns) != 0 && seat_looks_ % wait_look == 0) reason = judge_waits(i);
         if (reason.empty()) continue;
         if (!left && one->still_ns >= limits_[i].beat_ns / 2) kind = SeatEventKind::frozen;  // a wait that is its heart's: it may come back too
         if (!left && one->still_ns >= longest_look_ns && one->still_ns < limits_[i].beat_ns)
@@ -300,11 +300,14 @@ void Sweeper::watch_frozen(std::uint64_t now) {
 // Has a request waited longer for its agent than it may? Empty: no, or somebody dispatches right now.
 std::string Sweeper::judge_waits(std::uint32_t seat) {
     if (!pool_->try_enter()) return {};
-    // Where all workers have their hands full nobody is to blame for a wait.
-    const auto waited = static_cast<std::uint64_t>(ticks_to_ns(pool_->longest_neglected(seat)));
+    // Where all workers have their hands full nobody is to blame for a wait, unless it is with what came long after it.
+    const SeatLimits& limits = limits_[seat];
+    const auto waited = limits.wait_ns != 0 ? static_cast<std::uint64_t>(ticks_to_ns(pool_->longest_neglected(seat))) : 0;
+    const auto overtaken = limits.overtaken_ns != 0 ? static_cast<std::uint64_t>(ticks_to_ns(pool_->furthest_overtaken(seat))) : 0;
     pool_->leave();
-    if (waited <= limits_[seat].wait_ns) return {};
-    return "a request has waited for " + std::to_string(waited / 1'000'000) + " ms beside a worker with nothing to do";
+    if (waited > limits.wait_ns) return "a request has waited for " + std::to_string(waited / 1'000'000) + " ms beside a worker with nothing to do";
+    if (overtaken > limits.overtaken_ns) return "a request waits while one runs that came " + std::to_string(overtaken / 1'000'000) + " ms after it";
+    return {};
 }
 
 bool Sweeper::change_priority(std::uint32_t session, std::uint32_t slot, std::uint32_t generation, std::int32_t priority) {

@@ -325,6 +325,8 @@ public:
     [[nodiscard]] std::uint64_t oldest_offered(std::uint32_t seat) const noexcept;
     // Ticks for which a request has waited for that agent while a worker of its that could run it had nothing to do: the longest such time.
     [[nodiscard]] std::uint64_t longest_neglected(std::uint32_t seat) const noexcept;
+    // How much later than a request that waits for this seat came one of no higher priority that runs now in its place: ticks.
+    [[nodiscard]] std::uint64_t furthest_overtaken(std::uint32_t seat) const noexcept;
     // How long a running request may run before it leaves, if it can: as it was decided, else the pool's quantum. 0: until it ends.
     struct SliceOf { std::uint64_t ns; bool decided; bool may_be_asked; };
     [[nodiscard]] SliceOf slice_of(std::uint32_t record) const noexcept;

@@ -240,6 +240,28 @@ std::uint64_t Pool::longest_neglected(std::uint32_t at) const noexcept {
     return longest;
 }
 
+std::uint64_t Pool::furthest_overtaken(std::uint32_t at) const noexcept {
+    const HostSeat* seat = seat_at(at);
+    const std::uint32_t end = std::min(memory_->header.worker_end.load(std::memory_order_relaxed), max_workers);
+    std::uint64_t furthest = 0;
+    for (std::uint32_t worker = 0; seat != nullptr && worker < end; ++worker) {
+        const std::uint32_t running = memory_->workers[worker].record.load(std::memory_order_relaxed);
+        if (running >= record_count) continue;
+        const Record& other = memory_->records[running];
+        // One that goes on is told of anew each time that it leaves: when it came is not known.
+        if (state_of_record(other) != State::running || other.suspended != 0 || seat_of(other) != at) continue;
+        const std::uint64_t came = seat->told_at(running);
+        for (std::uint32_t i = 0; i < memory_->header.offered_size; ++i) {
+            const Record& record = memory_->records[memory_->offered[i]];
+            if (seat_of(record) != at || record.entry.priority < other.entry.priority) continue;
+            if (record.suspended != 0 && record.suspended != worker + 1) continue;  // can go on nowhere else
+            const std::uint64_t told = seat->told_at(memory_->offered[i]);
+            if (told != 0 && came > told) furthest = std::max(furthest, came - told);
+        }
+    }
+    return furthest;
+}
+
 void Pool::set_trace(std::shared_ptr<Trace> trace) noexcept {
     trace_ = std::move(trace);
     for (const MappedSeat& mapped : mapped_) mapped.seat->set_trace(trace_.get());

@@ -79,8 +79,9 @@ public:
     void detach_seat(std::uint32_t seat, std::uint32_t incarnation);  // after every worker has let go
     [[nodiscard]] std::uint32_t active_seat(std::uint32_t seat);      // incarnation, or 0
     // An agent whose heart stands still for `beat_ns`, or that leaves a request waiting for `wait_ns` (0: any
-    // time) beside a worker with nothing to do, is put off its seat.
-    void set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::uint64_t wait_ns);
+    // time) beside a worker with nothing to do, or lets one run that came `overtaken_ns` (0: any time) later, is
+    // put off its seat.
+    void set_seat_limits(std::uint32_t seat, std::uint64_t beat_ns, std::uint64_t wait_ns, std::uint64_t overtaken_ns = 0);
     // A request that finds a worker with nothing to do, and nobody waiting, runs at once, and the agent is told.
     void set_local_fast_path(std::uint32_t seat, bool on);
     void set_trace(std::shared_ptr<Trace> trace);                     // a recording, of what this process does; null: none
@@ -182,6 +183,7 @@ private:
     struct SeatLimits {
         std::uint64_t beat_ns = 50'000'000;
         std::uint64_t wait_ns = 0;
+        std::uint64_t overtaken_ns = 0;
     };
     void watch_seats(std::uint64_t now) noexcept;
     void watch_frozen(std::uint64_t now);

@@ -32,6 +32,13 @@ class Plain(Policy):
         return self.waiting.pop(0) if self.waiting else None
 
 
+class Newest(Plain):
+    """Last come, first served."""
+
+    def pick(self, worker: Any) -> Any:
+        return self.waiting.pop() if self.waiting else None
+
+
 class Tuned(Plain):
     """With settings."""
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -115,6 +116,31 @@ def test_one_that_never_decides_is_put_off(agent_host: teal.Host, echo: teal.Mod
     agent_host.agents.start("default", odd("NeverPicks"), max_wait="20ms")
     right(echo, 50)
     assert "waited" in fell(agent_host)
+
+
+@pytest.mark.parametrize(("policy", "falls"), [("Newest", True), ("Plain", False)])
+def test_one_that_passes_a_request_over_is_put_off(agent_host: teal.Host, policy: str, falls: bool) -> None:
+    """All workers are busy, so nothing waits beside an idle one; what waits longest is overtaken, or in its turn."""
+    sleep = agent_host.load("sleep", "builtin:sleep")
+    patience = {"max_wait": "60s", "heartbeat": "60s"}
+    agent_host.agents.start("default", odd(policy), max_overtaken="50ms", **patience)
+    waiting = [sleep.submit(microseconds=2000) for _ in range(8)]
+
+    def fallen() -> bool:
+        return any(line.what == "fallback" for line in agent_host.agents.audit())
+
+    ran = 0
+    while not fallen() if falls else ran < 300:
+        for at, future in enumerate(waiting):
+            if future.done():
+                ran += 1
+                waiting[at] = sleep.submit(microseconds=2000)
+        assert ran < 20_000, "it is overtaken for ever"
+    assert fallen() is falls
+    if falls:
+        assert re.search(r"a request waits while one runs that came \d+ ms after it", fell(agent_host))
+    for future in waiting:
+        future.result(timeout=60)
 
 
 def test_a_slow_one_may_stay(agent_host: teal.Host, echo: teal.Model) -> None:

@@ -15,7 +15,7 @@ _SIZES = ("bytes", "memory", "agent_memory")
 _SETTINGS = (
     "workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, helps and ducks (parted "
     "by +), duck-key-file, bytes, in-flight, slots, policy (its settings parted by semicolons), agents, link, "
-    "agent-core, placement, max-wait, local-fast-path and agent-memory"
+    "agent-core, placement, max-wait, max-overtaken, heartbeat, come-back, local-fast-path and agent-memory"
 )
 
 

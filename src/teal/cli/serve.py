@@ -54,7 +54,8 @@ class _Order:
 @click.option("--spares", default=0, show_default=True, metavar="N", help="Workers ready to replace one that dies.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME[:SETTINGS]",
               help="One more pool: workers, idle, threads, cores, memory, keep, spares, batch, delay, quantum, helps, "
-                   "bytes, in-flight, slots, policy, link, agent-core, placement, max-wait; repeatable.")  # fmt: skip
+                   "bytes, in-flight, slots, policy, link, agent-core, placement, max-wait, max-overtaken; "
+                   "repeatable.")  # fmt: skip
 @click.option("--batch", default=1, show_default=True, metavar="N", help="Most rows of different requests in one run.")
 @click.option("--delay", default="0us", show_default=True, metavar="TIME", help="Longest wait of the first of them.")
 @click.option("--quantum", default="0us", show_default=True, metavar="TIME",

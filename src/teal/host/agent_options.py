@@ -17,8 +17,8 @@ _LEAST_WAIT = 1_000_000
 _HEARTBEAT = (30_000_000, 60_000_000_000)  # an agent that knows of requests beats every 20 ms at the latest
 _MOST_AGENTS = 4  # seats of a pool
 OPTIONS = (
-    "agents", "link", "agent_core", "placement", "max_wait", "heartbeat", "come_back", "local_fast_path",
-    "agent_memory",
+    "agents", "link", "agent_core", "placement", "max_wait", "max_overtaken", "heartbeat", "come_back",
+    "local_fast_path", "agent_memory",
 )  # fmt: skip
 
 
@@ -27,7 +27,8 @@ class AgentOptions:
     """agents: how many share the pool, each with workers of its own; cores: one for each of them, or none; link: what
     messages and decisions travel over (core/link); core: the agent's own (None: any it may use);
     placement: "offload" (on its core), "host" (on the workers'), or "auto" (moved by load); max_wait_ns: longest that
-    a request may wait for a decision while a worker has nothing to do; local_fast_path: a request that finds an idle
+    a request may wait for a decision while a worker has nothing to do; max_overtaken_ns: so much later may one that
+    runs have come than one of the same priority that waits (0: any time); local_fast_path: a request that finds an idle
     worker and nobody waiting runs at once, and the agent is told; memory: bytes of address space that the policy may
     add; heartbeat_ns: longest that its heart may stand still while requests wait for it; come_back_ns: an agent whose
     heart stood still and beats again within so long is taken back, a later one is replaced."""
@@ -38,6 +39,7 @@ class AgentOptions:
     core: int | None = None
     placement: str = "offload"
     max_wait_ns: int = 50_000_000
+    max_overtaken_ns: int = 30_000_000_000
     local_fast_path: bool = False
     memory: int = 1 << 30
     heartbeat_ns: int = 50_000_000
@@ -64,6 +66,8 @@ def agent_options(base: AgentOptions, given: Mapping[str, Any], path: str) -> Ag
         if wait < _LEAST_WAIT:
             raise InvalidArgument(f"{given['max_wait']!r}, expected at least 1ms", path=f"{path}.max_wait")
         changed["max_wait_ns"] = wait
+    if given.get("max_overtaken") is not None:
+        changed["max_overtaken_ns"] = nanoseconds(given["max_overtaken"], f"{path}.max_overtaken")
     if given.get("heartbeat") is not None:
         beat = nanoseconds(given["heartbeat"], f"{path}.heartbeat")
         if not _HEARTBEAT[0] <= beat <= _HEARTBEAT[1]:

@@ -160,7 +160,8 @@ class Agents:
         """One agent for a pool, or for several that share its process (and whatever their policies keep in common).
 
         policy: one for all of these pools, or one each. options: agents, link, agent_core, placement, max_wait,
-        heartbeat, come_back, local_fast_path, agent_memory, as ``Host`` takes them. Returns once its decisions count.
+        max_overtaken, heartbeat, come_back, local_fast_path, agent_memory, as ``Host`` takes them. Returns once its
+        decisions count.
         Raises NotFound (no such pool), Busy (it has an agent), InvalidArgument (the policy cannot be made), PeerDied
         (it ended first).
         """

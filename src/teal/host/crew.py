@@ -156,7 +156,10 @@ class Crew:
             pool.seat.on_named = partial(self._named, pool.name)
             pool.seat.on_client = partial(self._client_named, pool.name)
             pool.seat.on_event = partial(self._happened, pool.name)
-            pool.seat.bound(self.options.heartbeat_ns, self.options.max_wait_ns, self.options.local_fast_path)
+            options = self.options
+            pool.seat.bound(
+                options.heartbeat_ns, options.max_wait_ns, options.max_overtaken_ns, options.local_fast_path
+            )
             pool.seat.activate(self._incarnations[pool.name], str(spec))
 
     # ---- while it serves -------------------------------------------------------------------------------------------

@@ -75,10 +75,11 @@ class Host:
     agents: so many of them share a pool, each with workers of its own (at most 4). link: what it is spoken to over
     ("shm", or emulated "pcie", "cxl"). agent_core: a core of its own, or one for each. placement:
     "offload" (there), "host" (on the workers' cores), "auto" (moved by load). max_wait: longest that a request waits
-    for its decision while a worker has nothing to do, before the pool goes on without the agent ("50ms"); heartbeat:
-    longest that its heart may stand still meanwhile ("50ms"). come_back: an agent whose heart stood still is taken back
-    when it beats again within so long ("2s"). local_fast_path: a request that finds an idle worker and nobody waiting
-    runs at once. agent_memory: bytes that the policy may add.
+    for its decision while a worker has nothing to do, before the pool goes on without the agent ("50ms");
+    max_overtaken: and so it does when one waits while another of no higher priority runs that came so much later
+    ("30s"; 0: at any time). heartbeat: longest that its heart may stand still meanwhile ("50ms"). come_back: an agent
+    whose heart stood still is taken back when it beats again within so long ("2s"). local_fast_path: a request that
+    finds an idle worker and nobody waiting runs at once. agent_memory: bytes that the policy may add.
     A pool's settings may have all of these too.
     It raises this process's soft limit of open files to the hard one.
     Raises Busy when another host has the name, InvalidArgument, PeerDied when a worker does not start.
@@ -107,6 +108,7 @@ class Host:
         agent_core: int | Sequence[int] | None = None,
         placement: str | None = None,
         max_wait: str | float | None = None,
+        max_overtaken: str | float | None = None,
         heartbeat: str | float | None = None,
         come_back: str | float | None = None,
         local_fast_path: bool | None = None,
@@ -145,6 +147,7 @@ class Host:
                     "agent_core": agent_core,
                     "placement": placement,
                     "max_wait": max_wait,
+                    "max_overtaken": max_overtaken,
                     "heartbeat": heartbeat,
                     "come_back": come_back,
                     "local_fast_path": local_fast_path,

@@ -112,10 +112,10 @@ class Seat:
             if not worker.gone:
                 worker.send(wire.DecideInline(policy))
 
-    def bound(self, heartbeat_ns: int, max_wait_ns: int, local_fast_path: bool) -> None:
-        """How long a heart may stand still, how long a request may wait for a decision, and whether one that finds an
-        idle worker waits for none."""
-        self.pool.sweeper.set_seat_limits(self.index, heartbeat_ns - _LOOKS_NS, max_wait_ns)
+    def bound(self, heartbeat_ns: int, max_wait_ns: int, max_overtaken_ns: int, local_fast_path: bool) -> None:
+        """How long a heart may stand still, how long a request may wait for a decision, and be overtaken, and whether
+        one that finds an idle worker waits for none."""
+        self.pool.sweeper.set_seat_limits(self.index, heartbeat_ns - _LOOKS_NS, max_wait_ns, max_overtaken_ns)
         self.pool.sweeper.set_local_fast_path(self.index, local_fast_path)
 
     def activate(self, incarnation: Incarnation, policy: str) -> None:

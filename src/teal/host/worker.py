@@ -29,8 +29,6 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from teal import _core
 from teal.errors import InternalError, InvalidArgument, TealError
 from teal.host import wire
@@ -370,6 +368,8 @@ class Control:
 
     def _spill(self, record: int, generation: int, outputs: list[Any]) -> None:
         """Outputs that did not fit their slot: into a region of their own, which the host passes on."""
+        import numpy as np  # half of a worker's start, and not every kernel wants it
+
         pieces: list[tuple[int, str, list[int], bytes | memoryview]] = []
         for index, output in enumerate(outputs):
             if output is None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import ml_dtypes
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from teal import _core
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Inputs = list[tuple[str, list[int]] | None]  # dtype and shape of each input; None: not given
 
@@ -62,6 +62,9 @@ class _Zeros:
     """An input in memory of its own, as an engine's kernel sees a tensor."""
 
     def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+        import ml_dtypes
+        import numpy as np
+
         self.dtype, self.shape = dtype, tuple(shape)
         self._array = np.zeros(self.shape, getattr(ml_dtypes, dtype, dtype))
         self.nbytes, self.address = self._array.nbytes, self._array.ctypes.data

@@ -68,7 +68,7 @@ def seated(host: teal.Host, mode: Mode, seen: dict[str, Any]) -> Iterator[_core.
     incarnation.agent_view = -1  # the loop took it
 
     async def activate() -> None:
-        pool.seat.bound(AgentOptions().heartbeat_ns, MAX_WAIT_NS, False)
+        pool.seat.bound(AgentOptions().heartbeat_ns, MAX_WAIT_NS, 0, False)
         pool.seat.activate(incarnation, mode.policy)
 
     async def numbers() -> dict[str, Any]:
