@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,46 @@ def test_too_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_headers.keep(str(tmp_path / "headers"))
     assert not (tmp_path / "headers" / "old").exists()
     assert (tmp_path / "headers").is_dir()
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where torch tried instructions out: it makes a library there each time."""
+    from torch._inductor import cpu_vec_isa
+
+    folders: list[Path] = []
+
+    def valid_vec_isa_list() -> list[Any]:
+        folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        folders.append(folder)
+        folder.mkdir(exist_ok=True)
+        (folder / f"{len(folders)}.so").touch()
+        return []
+
+    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", valid_vec_isa_list)
+    return folders
+
+
+def test_what_was_not_tried_to_the_end_is_tried_anew(tmp_path: Path, tried: list[Path]) -> None:
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    torch_headers._try_instructions(tmp_path / "instructions")
+    (folder,) = tried
+    assert (folder / "1.so").exists()
+    torch_headers._try_instructions(tmp_path / "instructions")
+    assert tried == [folder, folder]
+    assert (folder / "1.so").exists()
+    (folder / "complete").unlink()  # as if it had been killed
+    torch_headers._try_instructions(tmp_path / "instructions")
+    assert [path.name for path in sorted(folder.iterdir())] == ["3.so", "complete"]
+    assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == before
+
+
+def test_nothing_is_tried_where_nothing_may_run(
+    tmp_path: Path, tried: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    torch_headers._try_instructions(tmp_path / "instructions")
+    assert not tried
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ takes for the folder of temporary files while it works out the name. What is kep
 only if it fits; should a program not compile with it, all of it goes, and the program is compiled once more without.
 
 torch also finds out which vector instructions the C++ compiler and the machine have, by compiling and loading a small
-library for each set of them: five on a processor with AMX, and half of all the time. These libraries are kept beside
-the headers, named by compiler, instructions and version of torch; loading them is tried each time.
+library for each set of them: ten on a processor with AMX, and half of all the time. These libraries are kept beside
+the headers, for each compiler and version of torch; loading them is tried each time. Half a library would be taken for
+instructions that are not there, so what was not tried to the end is tried anew, by one process at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -49,6 +52,26 @@ def keep(folder: str) -> bool:
 
 def _try_instructions(folder: Path) -> None:
     """torch remembers what came of it for as long as this process lives."""
+    from torch._inductor import cpu_vec_isa
+
+    made_by = getattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", None)  # this torch's name for it
+    if made_by is None or os.statvfs(folder.parent).f_flag & os.ST_NOEXEC:
+        return  # it is left to torch, whose own folder may be where libraries load
+    folder.mkdir(exist_ok=True)
+    kept = folder / hashlib.sha256(made_by("").encode()).hexdigest()[:16]
+    complete = kept / "complete"
+    if complete.exists():
+        _try_in(kept)
+        return
+    with (folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            shutil.rmtree(kept, ignore_errors=True)
+        _try_in(kept)
+        complete.touch()
+
+
+def _try_in(folder: Path) -> None:
     from torch._inductor import cpu_vec_isa
 
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
