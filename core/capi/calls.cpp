@@ -151,7 +151,10 @@ void Library::throw_end(const Model& model, Prepared& prepared) {
     const std::string& name = model.signature.name;
     const std::string message = message_of(prepared, word);
     const auto or_else = [&](const char* text) { return message.empty() ? name + ": " + text : message; };
-    switch (reason_of(word)) {
+    Reason reason = reason_of(word);
+    // What only this process held goes from the host when laika_finalize hangs up, which may be before a waiting call is told of that.
+    if ((reason == Reason::not_found || reason == Reason::unloaded) && phase_.load(std::memory_order_acquire) != Phase::open) reason = Reason::client_gone;
+    switch (reason) {
         case Reason::invalid: throw Failure(LAIKA_ERR_INVALID, or_else("the request was malformed"));
         case Reason::not_found: throw Failure(LAIKA_ERR_NOT_FOUND, "model '" + name + "' is not loaded any more; load it again");
         case Reason::quota: throw Failure(LAIKA_ERR_QUOTA, name + ": an output does not fit this process's quota (Limits.bytes of the host)");
