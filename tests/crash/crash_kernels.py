@@ -27,7 +27,9 @@ def cube(x: Any) -> Any:
 
 @teal.signature(inputs={"n": ("int64", ())}, outputs={"y": ("float64", None)}, pure=True)
 def count_up(n: Any) -> Any:
-    """An output whose size nobody can know before."""
+    """An output whose size nobody can know before. Liars ask for any: what would take all memory is refused."""
+    if int(n) > 1 << 22:
+        raise ValueError(f"{n} are too many")
     return np.arange(int(n), dtype=np.float64)
 
 
