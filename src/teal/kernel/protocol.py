@@ -116,6 +116,8 @@ def check_inputs(specs: Sequence[Spec], slot: WorkerSlot) -> dict[str, int]:
 def check_shape(spec: Spec, shape: Sequence[int], extents: dict[str, int], path: str, side: str = "input") -> None:
     """Raises InvalidArgument unless the shape suits the spec; learns symbolic extents into ``extents``."""
     if spec.shape is None:
+        if len(shape) > MAX_RANK:
+            raise InvalidArgument(f"rank {len(shape)}, expected at most {MAX_RANK}", path=f"{path}.shape")
         return
     if len(shape) != len(spec.shape):
         raise InvalidArgument(
