@@ -152,7 +152,10 @@ TEAL_HOT void Worker::finish(std::uint32_t index, Session* session, Run& run, En
         trace->add(TraceKind::run, ending.ended, piece_began_ != 0 ? piece_began_ : ending.started, index_, index,
                    static_cast<std::uint32_t>(ending.state == State::done ? TraceEnd::done : TraceEnd::failed), record.version_line);
     }
-    const std::uint64_t ran = piece_began_ != 0 || ending.started == 0 ? 0 : static_cast<std::uint64_t>(ticks_to_ns(ending.ended - ending.started)) / share;
+    // What its session is charged: preparing a new slot may take longer than the run.
+    std::uint64_t spent = run.prepare_ticks;
+    if (ending.started != 0) spent += (ending.ended - ending.started) / share;
+    const std::uint64_t ran = piece_began_ != 0 ? 0 : static_cast<std::uint64_t>(ticks_to_ns(spent));
     const auto ran_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(ran, UINT32_MAX));
     piece_began_ = 0;
     BpfStages* bpf_stages = session != nullptr ? session->map->bpf_stages : nullptr;

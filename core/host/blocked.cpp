@@ -6,6 +6,7 @@
 // the session, looked at anew each time, so a death loses nothing (repair() puts such records back in here).
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "cpu/clock.hpp"
 #include "host/hot.hpp"
@@ -82,27 +83,38 @@ void Pool::block(std::uint32_t index) noexcept {
     look_again();  // what it waits for may have come
 }
 
-// Waiting is no credit, or a client could let a thousand requests loose that all come before anybody else's: while a record is
-// blocked its tag says how far behind virtual time its turn is, and virtual time passes it by.
+// Of one whose version is parked, and that had its turn. Waiting is no credit: how far that was behind virtual time is what counts.
 void Pool::stop_clock(Record& record) const noexcept {
     const std::uint64_t now = memory_->header.virtual_time;
     record.tag = record.tag > now ? record.tag - now : 0;
 }
 
-// What it is behind counts at today's cost: others are charged that, and when it came nobody may have known it.
-void Pool::start_clock(Record& record) noexcept {
-    if (record.charge != 0) record.tag = static_cast<std::uint64_t>(static_cast<double>(record.tag) * cost_of(record.version_line) / record.charge);
-    record.tag += memory_->header.virtual_time;
+// Of one that can run from now on. Else a client could let a thousand requests loose that all come before anybody else's.
+void Pool::start_clock(std::uint32_t index) noexcept {
+    Record& record = memory_->records[index];
     SessionLine& line = memory_->sessions[record.session];
+    if (record.charge == 0) {
+        if (line.epoch == record.epoch) deal_turn(index);
+        return;
+    }
+    const std::uint64_t behind = record.tag;
+    slip(record);  // what its session slipped meanwhile is not added to that
+    record.tag = behind + memory_->header.virtual_time;
     if (line.epoch == record.epoch) line.finish = std::max(line.finish, record.tag + record.charge);
 }
 
-void Pool::unlist(std::uint32_t at) noexcept {
-    PoolHeader& header = memory_->header;
-    SessionLine& line = memory_->sessions[memory_->records[memory_->blocked[at]].session];
+void Pool::uncount_blocked(const Record& record) noexcept {
+    SessionLine& line = memory_->sessions[record.session];
     if (line.blocked > 0) poke(line.blocked, static_cast<std::uint16_t>(line.blocked - 1));
-    poke(memory_->blocked[at], memory_->blocked[header.blocked_size - 1]);
-    poke(header.blocked_size, header.blocked_size - 1);
+}
+
+// Those in [from, to) are blocked no more. The others stay in their order, which is that in which they came.
+void Pool::close_gap(std::uint32_t from, std::uint32_t to) noexcept {
+    std::uint32_t* blocked = memory_->blocked;
+    const std::uint32_t size = memory_->header.blocked_size;
+    if (from == to) return;
+    while (to < size) poke(blocked[from++], blocked[to++]);
+    poke(memory_->header.blocked_size, from);
 }
 
 void Pool::look_again() noexcept { look_.left.store(peek_at(memory_->header.blocked_size), std::memory_order_relaxed); }
@@ -158,16 +170,17 @@ bool Pool::copy_blocked(std::uint32_t i, Record& record, AfterLine& after) const
 void Pool::unblock(std::span<SessionMap* const> live) noexcept {
     std::uint32_t* blocked = memory_->blocked;
     PoolHeader& header = memory_->header;
-    std::uint32_t i = header.next_blocked;
+    std::uint32_t i = header.next_blocked < header.blocked_size ? header.next_blocked : 0;
     std::uint32_t left = std::min(look_.left.load(std::memory_order_relaxed), header.blocked_size);
     if (left == 0) {
         look_.began.store(ticks(), std::memory_order_relaxed);
         look_.ends.store(ends_of(live), std::memory_order_relaxed);
         left = header.blocked_size;
+        i = 0;
+        look_.found = false;
     }
-    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && left > 0; ++looked, --left) {
-        if (i >= header.blocked_size) i = 0;
-        header.next_blocked = i;
+    std::uint32_t kept = i;
+    for (unsigned looked = 0, moved = 0; looked < longest_look && moved < longest_turn && left > 0 && i < header.blocked_size; ++looked, --left) {
         const std::uint32_t index = blocked[i];
         Record& record = memory_->records[index];
         SessionMap* map = map_of(live, record);
@@ -179,7 +192,14 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
             found = Came::not_yet;
         }
         if (found == Came::not_yet) {
+            poke(blocked[kept++], index);
             ++i;
+            continue;
+        }
+        // What it waited for came during this look, maybe, and others that wait for the same were passed by: those came before it.
+        if (!std::exchange(look_.found, true) && i > 0) {
+            left = header.blocked_size + 1;
+            i = kept = 0;
             continue;
         }
         if (waits && found != Came::well) {
@@ -188,18 +208,19 @@ void Pool::unblock(std::span<SessionMap* const> live) noexcept {
             else end_queued(index, map, State::cancelled, Reason::client_cancelled);
             end_record(index, State::cancelled);
         }
-        // The order among them is the run queue's business.
-        unlist(i);
+        uncount_blocked(record);
+        ++i;
         ++moved;
         if (found == Came::well) {
-            start_clock(record);
+            start_clock(index);
             enqueue(index);
         } else {
             give_back({&index, 1});
         }
     }
+    close_gap(kept, i);
     look_.left.store(left, std::memory_order_relaxed);
-    header.next_blocked = i;
+    header.next_blocked = kept;
 }
 
 bool Pool::after_ready(std::span<SessionMap* const> live) const noexcept {

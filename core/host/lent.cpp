@@ -90,6 +90,10 @@ std::uint32_t Pool::pick_held(std::uint32_t worker, std::span<SessionMap* const>
         const std::uint32_t at = best_held(worker);
         if (at == nobody) return nobody;
         const std::uint32_t index = memory_->heap[at];
+        if (slip(memory_->records[index])) {
+            sift_down(at, memory_->header.heap_size);
+            continue;
+        }
         heap_remove(at);
         if (fit(index, maps) != Fit::fits) continue;
         if (start(index, worker)) return index;

@@ -15,8 +15,11 @@ namespace teal {
 namespace {
 
 constexpr std::uint64_t pool_offset = page_bytes;
+constexpr unsigned slip_shift = 6;  // a record counts slips in 64 ns, of which it has room for 275 s
 // Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
 constexpr unsigned longest_turn = 16;
+
+std::uint32_t slips(const SessionLine& line) noexcept { return static_cast<std::uint32_t>(line.slipped >> slip_shift); }
 
 }  // namespace
 
@@ -158,7 +161,45 @@ Reason Pool::resolve(const RequestEntry& entry, std::uint32_t& version_line) con
 TEAL_HOT std::uint64_t Pool::tag_of_newest(const SessionLine& line, std::uint32_t session) const noexcept {
     if (line.newest == 0) return 0;
     const Record& newest = memory_->records[line.newest - 1];
-    return newest.session == session && newest.epoch == line.epoch && state_of_record(newest) == State::queued ? newest.tag : 0;
+    const bool waits = newest.session == session && newest.epoch == line.epoch && state_of_record(newest) == State::queued;
+    return waits && newest.charge != 0 ? turn_of(newest) : 0;
+}
+
+// As if its client asked for it now. Its session is charged what its version costs.
+TEAL_HOT void Pool::deal_turn(std::uint32_t index) noexcept {
+    Record& record = memory_->records[index];
+    SessionLine& line = memory_->sessions[record.session];
+    record.charge = cost_of(record.version_line);
+    const std::uint64_t turn = std::max(memory_->header.virtual_time, line.finish);
+    record.tag = std::max(turn, tag_of_newest(line, record.session));
+    record.slipped = slips(line);
+    line.finish = turn + record.charge;
+    line.newest = static_cast<std::uint16_t>(index + 1);
+}
+
+// One of the session's ran longer than was charged. What it asks for from now on comes later by that, and so does what it has asked for: else a
+// client that had hundreds wait at once would be charged for them what the first was thought to cost.
+TEAL_HOT void Pool::overrun(SessionLine& line, std::uint64_t ns) const noexcept {
+    line.finish += ns;
+    const auto free = static_cast<std::uint32_t>(std::min<std::uint64_t>(ns, line.spared));
+    line.spared -= free;
+    line.slipped += ns - free;
+}
+
+// Its tag with all that its session has slipped since.
+TEAL_HOT std::uint64_t Pool::turn_of(const Record& record) const noexcept {
+    const SessionLine& line = memory_->sessions[record.session];
+    if (line.epoch != record.epoch) return record.tag;
+    return record.tag + (std::uint64_t{slips(line) - record.slipped} << slip_shift);
+}
+
+// True: its tag was not its turn any more, and is now. Tags only grow so, which is why it is enough to do it to whoever comes first.
+TEAL_HOT bool Pool::slip(Record& record) const noexcept {
+    const std::uint64_t turn = turn_of(record);
+    const bool later = turn != record.tag;
+    record.tag = turn;
+    record.slipped = slips(memory_->sessions[record.session]);
+    return later;
 }
 
 // One entry: refused at once, or made a queued record. False when there is no record to hold it.
@@ -203,15 +244,10 @@ TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry
         record.entry.submitted_low = static_cast<std::uint32_t>(now);
         record.entry.submitted_high = static_cast<std::uint32_t>(now >> 32);
     }
-    record.charge = cost_of(version_line);
-    const std::uint64_t turn = std::max(memory_->header.virtual_time, line.finish);
-    record.tag = std::max(turn, tag_of_newest(line, map.index));
-    line.finish = turn + record.charge;
-    line.newest = static_cast<std::uint16_t>(index + 1);
-    if (after.count > 0) {
-        memory_->afters[index] = after;
-        stop_clock(record);
-    }
+    record.charge = 0;
+    record.tag = 0;
+    if (after.count > 0) memory_->afters[index] = after;  // it is dealt its turn when it can run: waiting is no credit
+    else deal_turn(index);
     store_state(record, State::queued);  // from here on repair() knows it
     poke(line.in_flight, line.in_flight + 1);
     ++line.requests;
@@ -353,6 +389,7 @@ TEAL_HOT bool Pool::start(std::uint32_t index, std::uint32_t worker, std::uint32
 
 TEAL_HOT std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     for (;;) {
+        while (memory_->header.heap_size > 0 && slip(memory_->records[memory_->heap[0]])) sift_down(0, memory_->header.heap_size);
         if (!suspended.empty()) {
             const std::uint32_t mine = best_suspended(suspended);
             if (mine != nobody && (memory_->header.heap_size == 0 || before(mine, memory_->heap[0]))) {
@@ -402,8 +439,12 @@ TEAL_HOT void Pool::charge_run(std::uint32_t index, std::uint32_t ran_ns) noexce
     const std::int64_t step = static_cast<std::int64_t>(std::min<std::uint64_t>(ran, std::uint64_t{2} * cost)) - cost;
     cost = cost == 0 ? ran : static_cast<std::uint32_t>(cost + step / 8);
     if (record.charge == 0 || line.epoch != record.epoch) return;
-    if (ran > record.charge) line.finish += ran - record.charge;
-    else line.finish -= std::min<std::uint64_t>(record.charge - ran, line.finish);
+    if (ran > record.charge) {
+        overrun(line, ran - record.charge);
+    } else {
+        line.finish -= std::min<std::uint64_t>(record.charge - ran, line.finish);
+        line.spared = std::min(line.spared + (record.charge - ran), record.charge);  // of one run: it is no account to save on
+    }
     record.charge = ran;
 }
 

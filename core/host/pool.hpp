@@ -71,11 +71,14 @@ struct alignas(64) Record {
     std::uint16_t attempts;
     std::uint16_t offered;              // while its seat's agent has it to decide about: position in `offered` + 1; under the role
     std::uint32_t ring_position;        // repair(): the entry this record came from
-    std::uint32_t next_free;
+    union {
+        std::uint32_t next_free;        // of a free one: record + 1, or 0
+        std::uint32_t slipped;          // of one that waits: its session's slips that are in its tag
+    };
     std::uint32_t suspended;            // worker + 1 whose process holds its stack or generator; 0: none
     std::uint64_t sequence;             // order of arrival
-    std::uint64_t tag;                  // its start in virtual time, while it is blocked from now on: who has had less of the workers goes first
-    std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs
+    std::uint64_t tag;                  // its start in virtual time, of a parked version's from now on: who has had less of the workers goes first
+    std::uint32_t charge;               // what it added to its session's virtual time, ns; taken back when it never runs; 0: its turn is not dealt yet
     std::uint32_t counted;              // 1: it is one of its model's `running`; under the role
     std::uint64_t due_ns;               // waits for company until then (CLOCK_MONOTONIC); 0: it does not
 };
@@ -109,16 +112,18 @@ struct alignas(64) SessionLine {
     std::uint32_t limit;                   // host only
     std::uint32_t slots;                   // host only
     std::atomic<std::uint32_t> granted;    // tensor regions handed out so far; host only
-    std::uint32_t garbage;                 // entries that named no slot; under the role
-    std::uint64_t requests;                // under the role
-    std::uint64_t finish;                  // virtual time when what it has asked for so far would be done; under the role
-    std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
     std::int32_t most_priority;            // what it asks for beyond that is cut to it; host only
+    std::uint64_t finish;                  // virtual time when what it has asked for so far would be done; under the role
+    std::uint64_t slipped;                 // ns that its runs took beyond their charges: so much later come its turns that were dealt before; under the role
+    std::uint32_t spared;                  // ns that they took less, which the next that takes more may use up; under the role
+    std::uint32_t last;                    // ring position where stop_taking() drew the line: requests from there on are refused
     std::uint16_t blocked;                 // of its records: wait for others' ends; under the role
     std::uint16_t ended;                   // of its records: given back so far, round and round; under the role
     std::uint16_t newest;                  // record that was admitted last + 1, if it still has it; under the role
+    alignas(64) std::uint64_t requests;    // under the role
+    std::uint32_t garbage;                 // entries that named no slot; under the role
 };
-static_assert(sizeof(SessionLine) == 64);
+static_assert(sizeof(SessionLine) == 128);
 
 // parked: no worker holds its kernel; what is asked of it waits until the host has brought it back.
 enum class VersionState : std::uint32_t { empty = 0, loading, ready, retiring, parked };
@@ -414,14 +419,19 @@ private:
     // blocked.cpp
     static bool read_after(const SessionMap& map, const RequestEntry& entry, std::uint32_t slots, AfterLine& copy) noexcept;
     void block(std::uint32_t record) noexcept;
-    void unlist(std::uint32_t at) noexcept;                  // a blocked record is blocked no more
+    void uncount_blocked(const Record& record) noexcept;
+    void close_gap(std::uint32_t from, std::uint32_t to) noexcept;
     static constexpr std::uint32_t least_cost_ns = 200;
     // Of one request, in virtual time, ns; handing it out costs something in any case.
     [[nodiscard]] std::uint32_t cost_of(std::uint32_t version_line) const noexcept {
         return std::max(memory_->versions[version_line].cost_ns, least_cost_ns);
     }
+    void deal_turn(std::uint32_t record) noexcept;
+    void overrun(SessionLine& line, std::uint64_t ns) const noexcept;
+    [[nodiscard]] std::uint64_t turn_of(const Record& record) const noexcept;
+    bool slip(Record& record) const noexcept;
     void stop_clock(Record& record) const noexcept;
-    void start_clock(Record& record) noexcept;
+    void start_clock(std::uint32_t record) noexcept;
     [[nodiscard]] std::uint32_t ends_of(std::span<SessionMap* const> live) const noexcept;
     // held.cpp
     void enqueue(std::uint32_t record) noexcept;             // newly admitted, and waiting for nobody's end
@@ -490,6 +500,7 @@ private:
         std::atomic<std::uint32_t> left{0};    // records that this look has yet to see
         std::atomic<std::uint32_t> ends{0};    // ends_of() when it began
         std::atomic<std::uint64_t> began{0};   // ticks
+        bool found = false;                    // one that can go on; under the role
     } look_;
     struct MappedSeat {
         std::shared_ptr<HostSeat> seat;

@@ -1,4 +1,6 @@
 // Pool: what follows from the records' words, derived anew after a death under the role, and what ended while it waited.
+#include <algorithm>
+
 #include "host/pool.hpp"
 #include "host/words.hpp"
 
@@ -65,6 +67,9 @@ void Pool::rebuild() noexcept {
             }
         }
     }
+    // Those that wait are in the order in which they came.
+    std::uint32_t* blocked = memory_->blocked;
+    std::sort(blocked, blocked + header.blocked_size, [&](std::uint32_t a, std::uint32_t b) { return memory_->records[a].sequence < memory_->records[b].sequence; });
     header.active.store(active, std::memory_order_relaxed);
 }
 
@@ -80,15 +85,17 @@ void Pool::prune() noexcept {
     poke(memory_->header.heap_size, kept);
     for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
     prune_offered();
-    for (std::uint32_t i = 0; i < memory_->header.blocked_size;) {
+    kept = 0;
+    for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {
         const std::uint32_t index = memory_->blocked[i];
         if (state_of_record(memory_->records[index]) == State::queued) {
-            ++i;
+            poke(memory_->blocked[kept++], index);
             continue;
         }
-        unlist(i);
+        uncount_blocked(memory_->records[index]);
         free_record(index);
     }
+    poke(memory_->header.blocked_size, kept);
     prune_held();
 }
 

@@ -30,10 +30,11 @@ bool Pool::suspend(std::uint32_t index, std::uint32_t worker, std::uint64_t ran_
     if (session.epoch == record.epoch) {
         // What it really took so far, and no longer what its version usually takes.
         if (ran_ns > record.charge) {
-            session.finish += ran_ns - record.charge;
+            session.finish += ran_ns - record.charge;  // no overrun(): its session's others had not run in its place, and go first
             record.charge = static_cast<std::uint32_t>(std::min<std::uint64_t>(ran_ns, UINT32_MAX));
         }
         // As if its client had asked for the rest of it now.
+        slip(record);  // and nothing of the past is added
         record.tag = std::max(memory_->header.virtual_time, session.finish);
     }
     record.sequence = memory_->header.next_sequence++;

@@ -238,6 +238,8 @@ Sweeper::Opened Sweeper::admit(std::unique_ptr<SessionMap> map, std::uint32_t li
     line.garbage = 0;
     line.requests = 0;
     line.finish = 0;
+    line.slipped = 0;
+    line.spared = 0;
     line.newest = 0;
     line.most_priority = INT32_MAX;
     line.state.store(static_cast<std::uint32_t>(SessionState::open), std::memory_order_release);

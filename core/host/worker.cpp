@@ -527,6 +527,7 @@ TEAL_HOT Worker::Slot* Worker::prepared(Session& session, const Record& record, 
     // A slot that was read ahead is not read again below; what it lacked (a parked version that is back) may lie in the inbox.
     if (slot.binding == nullptr && news_.load(std::memory_order_relaxed)) apply_inbox();
     const bool same = is_known(slot, record);
+    const std::uint64_t began = same ? 0 : ticks();
     run.regions = &session.map->views;
     run.owners = &session.map->owned;
     run.descriptor = &slot.descriptor;
@@ -547,7 +548,11 @@ TEAL_HOT Worker::Slot* Worker::prepared(Session& session, const Record& record, 
         }
         run.chained = true;
     }
-    if (!bound) bind(session, slot, record, run, ending);
+    if (!bound) {
+        const std::uint64_t from = began != 0 ? began : ticks();
+        bind(session, slot, record, run, ending);
+        run.prepare_ticks = ticks() - from;
+    }
     return slot.binding != nullptr ? &slot : nullptr;
 }
 

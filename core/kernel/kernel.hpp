@@ -73,6 +73,7 @@ struct Run {
     std::uint64_t bytes_in = 0;
     std::uint64_t bytes_out = 0;
     std::uint64_t copy_ticks = 0;                // time spent copying
+    std::uint64_t prepare_ticks = 0;             // time it took to read and bind its slot, where that was new
     bool reshaped = false;                       // shapes of unplanned outputs were written for the client
     Path path = Path::none;                      // where it ran
     bool fallback = false;                       // the first run on another path than was asked for

@@ -97,8 +97,10 @@ void refusals(const Loaded& actor) {
 // What a box would be for: the session ends, the program does not.
 void nothing_ends_a_loop(const Loaded& actor) {
     Opened opened = open_when_free(order_of(actor));
-    const std::uint64_t words[] = {act_loop};
+    static volatile std::uint64_t seen[1024];  // the program's memory is ours
+    const std::uint64_t words[] = {act_scribble, reinterpret_cast<std::uint64_t>(seen), UINT64_MAX};
     CHECK_EQ(opened.caller->submit(words, sizeof words), Outcome::pending);
+    while (seen[0] == 0) ::usleep(500);  // one that has not begun when its session ends never does
     CHECK_EQ(opened.caller->wait(static_cast<std::uint64_t>(0) + 1).outcome, Outcome::late);
     opened.session->kill();
     CHECK_EQ(opened.caller->wait().outcome, Outcome::ended);
