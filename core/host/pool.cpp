@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -15,6 +16,7 @@ namespace teal {
 namespace {
 
 constexpr std::uint64_t pool_offset = page_bytes;
+constexpr std::uint32_t heap_arity = 4;
 constexpr unsigned slip_shift = 6;  // a record counts slips in 64 ns, of which it has room for 275 s
 // Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
 constexpr unsigned longest_turn = 16;
@@ -78,7 +80,12 @@ TEAL_HOT bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
     return left.sequence < right.sequence;
 }
 
+// Four children each: among hundreds that wait it is the way down through as many records that takes time, and children are looked at side by side.
 TEAL_HOT void Pool::heap_push(std::uint32_t record) noexcept {
+    if (keeps_front_) {
+        if (front_ == nobody || before(record, front_)) std::swap(record, front_);
+        if (record == nobody) return;
+    }
     std::uint32_t* heap = memory_->heap;
     const std::uint32_t at = memory_->header.heap_size;
     heap[at] = record;
@@ -89,7 +96,7 @@ TEAL_HOT void Pool::heap_push(std::uint32_t record) noexcept {
 TEAL_HOT void Pool::sift_up(std::uint32_t at) noexcept {
     std::uint32_t* heap = memory_->heap;
     while (at > 0) {
-        const std::uint32_t parent = (at - 1) / 2;
+        const std::uint32_t parent = (at - 1) / heap_arity;
         if (!before(heap[at], heap[parent])) break;
         std::swap(heap[at], heap[parent]);
         at = parent;
@@ -107,13 +114,9 @@ TEAL_HOT void Pool::heap_remove(std::uint32_t at) noexcept {
 }
 
 TEAL_HOT std::uint32_t Pool::heap_pop() noexcept {
-    std::uint32_t* heap = memory_->heap;
-    const std::uint32_t size = memory_->header.heap_size;
-    if (size == 0) return nobody;
-    const std::uint32_t top = heap[0];
-    heap[0] = heap[size - 1];
-    poke(memory_->header.heap_size, size - 1);
-    sift_down(0, size - 1);
+    if (memory_->header.heap_size == 0) return nobody;
+    const std::uint32_t top = memory_->heap[0];
+    heap_remove(0);
     return top;
 }
 
@@ -121,12 +124,22 @@ TEAL_HOT void Pool::sift_down(std::uint32_t at, std::uint32_t size) noexcept {
     std::uint32_t* heap = memory_->heap;
     for (;;) {
         std::uint32_t best = at;
-        for (std::uint32_t child = 2 * at + 1; child <= 2 * at + 2; ++child)
-            if (child < size && before(heap[child], heap[best])) best = child;
+        for (std::uint32_t child = heap_arity * at + 1; child <= heap_arity * at + heap_arity && child < size; ++child)
+            if (before(heap[child], heap[best])) best = child;
         if (best == at) return;
         std::swap(heap[at], heap[best]);
         at = best;
     }
+}
+
+TEAL_HOT void Pool::put_front_back() noexcept {
+    if (front_ != nobody) heap_push(std::exchange(front_, nobody));
+}
+
+// From any order.
+void Pool::heapify() noexcept {
+    const std::uint32_t size = memory_->header.heap_size;
+    for (std::uint32_t at = size; at-- > 0;) sift_down(at, size);
 }
 
 std::uint32_t Pool::take_free() noexcept {
@@ -259,6 +272,12 @@ TEAL_HOT bool Pool::admit(SessionLine& line, SessionMap& map, const RequestEntry
     return true;
 }
 
+TEAL_HOT void Pool::drain_to_pick(std::span<SessionMap* const> live) noexcept {
+    keeps_front_ = !seated();
+    drain(live);
+    keeps_front_ = false;
+}
+
 TEAL_HOT unsigned Pool::drain(std::span<SessionMap* const> live) noexcept {
     unsigned moved = 0;
     if (memory_->header.next_due_ns != 0) release_due();
@@ -339,10 +358,15 @@ void Pool::end_queued(std::uint32_t index, SessionMap* map, State state, Reason 
 
 TEAL_HOT std::uint32_t Pool::pick(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     if (memory_->workers[worker].latched.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-        if (const std::uint32_t index = take_latched(worker); index != nobody) return index;
+        if (const std::uint32_t index = take_latched(worker); index != nobody) {
+            put_front_back();
+            return index;
+        }
     }
-    if (!seated()) [[likely]] return pick_default(worker, maps, suspended);
-    return pick_decided(worker, maps, suspended);
+    if (seated()) [[unlikely]] return pick_decided(worker, maps, suspended);
+    const std::uint32_t index = pick_default(worker, maps, suspended);
+    put_front_back();
+    return index;
 }
 
 // May a queued record run now? If not it is where it belongs by then: ended and free, among the blocked, or held.
@@ -390,16 +414,19 @@ TEAL_HOT bool Pool::start(std::uint32_t index, std::uint32_t worker, std::uint32
 TEAL_HOT std::uint32_t Pool::pick_default(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended) noexcept {
     for (;;) {
         while (memory_->header.heap_size > 0 && slip(memory_->records[memory_->heap[0]])) sift_down(0, memory_->header.heap_size);
+        std::uint32_t index = memory_->header.heap_size > 0 ? memory_->heap[0] : nobody;
+        if (front_ != nobody && (index == nobody || before(front_, index))) index = front_;
         if (!suspended.empty()) {
             const std::uint32_t mine = best_suspended(suspended);
-            if (mine != nobody && (memory_->header.heap_size == 0 || before(mine, memory_->heap[0]))) {
+            if (mine != nobody && (index == nobody || before(mine, index))) {
                 poke(memory_->slices[mine], 0U);
                 if (resume(mine)) return mine;
                 continue;  // ended this instant
             }
         }
-        const std::uint32_t index = heap_pop();
         if (index == nobody) return nobody;
+        if (index == front_) front_ = nobody;
+        else heap_remove(0);
         if (fit(index, maps) != Fit::fits) continue;
         if (start(index, worker)) return index;
     }

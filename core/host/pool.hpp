@@ -268,6 +268,8 @@ public:
     // Under the role. `live` are this process's mappings, in any order; `maps[i]` is that of session i, or null.
     // Moves requests from rings to the run queue; refuses broken ones on the spot. Returns how many it moved.
     unsigned drain(std::span<SessionMap* const> live) noexcept;
+    // The same, with pick() to follow before anything else: whoever goes first of those that came stays out of the run queue.
+    void drain_to_pick(std::span<SessionMap* const> live) noexcept;
     // Best runnable record, marked running for `worker`; expired ones on the way are ended. `nobody` when empty.
     // `suspended`: records that the worker can go on with.
     std::uint32_t pick(std::uint32_t worker, std::span<SessionMap* const> maps, std::span<const std::uint32_t> suspended = {}) noexcept;
@@ -410,6 +412,8 @@ private:
     void heap_remove(std::uint32_t at) noexcept;
     void sift_up(std::uint32_t at) noexcept;
     void sift_down(std::uint32_t at, std::uint32_t size) noexcept;
+    void heapify() noexcept;
+    void put_front_back() noexcept;
     [[nodiscard]] bool before(std::uint32_t a, std::uint32_t b) const noexcept;
     void rebuild() noexcept;
     [[nodiscard]] std::uint32_t best_suspended(std::span<const std::uint32_t> suspended) const noexcept;
@@ -495,6 +499,10 @@ private:
     std::shared_ptr<Region> region_;
     PoolMemory* memory_;
     std::bitset<max_versions> wanted_;  // this process's own
+    // Between drain_to_pick() and pick(): among hundreds that wait, whose turn comes at once would be sifted all the way up, and the last of them
+    // down again. Who dies in between leaves a queued record behind like any other (repair()).
+    std::uint32_t front_ = nobody;
+    bool keeps_front_ = false;
     // This process's looks at the blocked. Relaxed: what is missed is looked at 100 µs later.
     struct Look {
         std::atomic<std::uint32_t> left{0};    // records that this look has yet to see

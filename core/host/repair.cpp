@@ -83,7 +83,7 @@ void Pool::prune() noexcept {
         else free_record(index);
     }
     poke(memory_->header.heap_size, kept);
-    for (std::uint32_t at = kept / 2; at-- > 0;) sift_down(at, kept);
+    heapify();
     prune_offered();
     kept = 0;
     for (std::uint32_t i = 0; i < memory_->header.blocked_size; ++i) {

@@ -203,7 +203,7 @@ void Pool::change_priority(std::uint32_t index, std::int32_t priority) noexcept 
     if (state_of_record(record) != State::queued) return;
     record.entry.priority = std::min(priority, memory_->sessions[record.session].most_priority);
     if (record.offered == 0) {
-        for (std::uint32_t at = memory_->header.heap_size / 2; at-- > 0;) sift_down(at, memory_->header.heap_size);
+        heapify();
         return;
     }
     if (HostSeat* seat = seat_at(seat_of(record))) seat->priority(index, record.entry.priority);
@@ -360,7 +360,7 @@ void Pool::restate(std::uint32_t at) noexcept {
         put_offered(index);
     }
     poke(header.heap_size, kept);
-    for (std::uint32_t i = kept / 2; i-- > 0;) sift_down(i, kept);
+    heapify();
     seat->begin_restating();
     std::uint32_t running[max_workers];
     std::fill(running, running + max_workers, nobody);

@@ -318,7 +318,7 @@ TEAL_HOT std::uint32_t Worker::take() {
     if (!pool_->enter(map_patience_ns)) return nobody;
     if (pool_->seats_changed() != seats_seen_) [[unlikely]] refresh_seat();
     if (!finished_.empty()) give_back_finished();
-    pool_->drain(live_);
+    pool_->drain_to_pick(live_);
     const std::uint32_t record = pool_->pick(index_, maps_, resumable());
     company_.clear();
     if (record != nobody && pool_->memory().header.batch > 1) pool_->gather(record, maps_, company_);

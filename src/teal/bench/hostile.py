@@ -1,22 +1,20 @@
 """What a client that fills its quota costs another one: bar `laika.hostile.p99_ratio`.
 
 One worker; victim and flooder each within their quotas, both calling the small perceptron. The flooder has hundreds of
-requests wait behind an event and lets them all go at once (`flood.py`); from that moment the victim makes its calls,
-until the flood has drained. Blocks with and without a flood take turns. Nothing but the worker is shared: with two
-cores a third process that computes would be a test of the system's scheduler, so the flooder sleeps while its requests
-run.
+requests wait behind an event, lets them all go at once and says so (`flood.py`); then the victim makes its calls, so
+few that the flood outlasts them. As many calls without a flood take turns with these. Nothing but the worker is shared:
+with two cores a third process that computes would be a test of the system's scheduler, so the flooder sleeps while its
+requests run.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import statistics
 import subprocess
 import sys
 import time
 from array import array
-from typing import IO
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,14 +30,15 @@ BAR = "laika.hostile.p99_ratio"
 PROMISES = {BAR: Promise(2, "lower", "×")}  # noqa: RUF001
 GROUP = "a client beside one that fills its quota"
 REQUESTS = 512
-MOST_CALLS = 2000
+WARM_UP = 20
+CALLS = 280
 
 
 def measure(report: Report, cores: Cores, *, blocks: int = 20) -> None:
     """Adds the rows and judges the bar. Raises TealError where Teal does not start."""
     before = os.sched_getaffinity(0)
     alone, beside = Times(), Times()
-    shares = []
+    left = []  # of the flood, after the victim's last call
     meter = Meter()
     with teal.Host(cores=[cores.worker]) as host:
         model = host.load("mlp", models.mlp(), threads=1)
@@ -47,63 +46,61 @@ def measure(report: Report, cores: Cores, *, blocks: int = 20) -> None:
         given["x"].numpy()[:] = 0
         call = model.prepare(**given)
         command = [sys.executable, "-m", "teal.bench.flood", host.address, "mlp", str(REQUESTS), str(cores.client)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as flooder:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as flooder:
             assert flooder.stdin is not None
-            assert flooder.stdout is not None
             os.sched_setaffinity(0, {cores.client})
             try:
                 for _ in range(blocks):
                     meter.start([os.getpid()])
-                    alone.blocks.append(_calls(call, None, 500))
-                    alone.spent(500, meter.stop())
-                    _tell(flooder.stdin)
-                    if flooder.stdout.readline() != b"filled\n":
-                        raise RuntimeError("the flooding client ended")
+                    alone.blocks.append(_calls(call))
+                    alone.spent(CALLS, meter.stop())
+                    _tell(flooder, "filled")
                     meter.start([os.getpid()])
-                    _tell(flooder.stdin)
-                    samples = _calls(call, flooder.stdout, MOST_CALLS)
-                    beside.spent(len(samples), meter.stop())
-                    beside.blocks.append(samples)
-                    shares.append(len(samples))
-                    if flooder.stdout.readline() != b"drained\n":
-                        raise RuntimeError("the flooding client ended")
+                    _tell(flooder, "let go")
+                    beside.blocks.append(_calls(call))
+                    beside.spent(CALLS, meter.stop())
+                    left.append(int(_tell(flooder)))
+                    _hear(flooder, "drained")
             finally:
                 os.sched_setaffinity(0, before)
                 flooder.stdin.close()
-    _judge(report, alone, beside, shares)
+    _judge(report, alone, beside, left)
 
 
-def _tell(stream: IO[bytes]) -> None:
-    stream.write(b"\n")
-    stream.flush()
+def _tell(flooder: subprocess.Popen[str], answer: str | None = None) -> str:
+    """Gives it a line, and returns what it answers, which has to be `answer`."""
+    print(file=flooder.stdin, flush=True)
+    return _hear(flooder, answer)
 
 
-def _calls(call: object, until: IO[bytes] | None, most: int) -> array[int]:
-    """Times of calls until something can be read, or as many as `most`."""
-    assert callable(call)
+def _hear(flooder: subprocess.Popen[str], answer: str | None) -> str:
+    assert flooder.stdout is not None
+    said = flooder.stdout.readline().strip()
+    if answer is not None and said != answer:
+        raise RuntimeError(f"the flooding client said {said!r}, expected {answer!r}")
+    return said
+
+
+def _calls(call: Callable[[], object]) -> array[int]:
     clock, samples = time.perf_counter_ns, array("q")
-    while len(samples) < most:
-        for _ in range(20):
-            start = clock()
-            call()
-            samples.append(clock() - start)
-        if until is not None and select.select([until], [], [], 0)[0]:
-            break
+    for _ in range(WARM_UP):  # the victim has slept while it waited for the flooder
+        call()
+    for _ in range(CALLS):
+        start = clock()
+        call()
+        samples.append(clock() - start)
     return samples
 
 
-def _judge(report: Report, alone: Times, beside: Times, shares: list[int]) -> None:
+def _judge(report: Report, alone: Times, beside: Times, left: list[int]) -> None:
     flood = f"; {REQUESTS} requests flood, and count in its CPU time"
     for name, times in (("alone", alone), ("flooded", beside)):
         report.add_times(f"victim {name}", GROUP, times, "MLP 64-64-8, prepared" + flood * (name == "flooded"))
-    ratios = []
-    for quiet, loud in zip(alone.blocks, beside.blocks, strict=True):
-        a, b = percentile(sorted(quiet), 0.99), percentile(sorted(loud), 0.99)
-        if a and b:
-            ratios.append(b / a)
-    calls = int(np.median(shares))
-    note = f"median over {len(ratios)} pairs of blocks; {calls} calls of the victim while {REQUESTS} of the other ran"
-    if not ratios:
-        report.judge(BAR, None, note="too few calls while the flood ran")
-        return
-    report.judge(BAR, statistics.median(ratios), note=note)
+    note = (
+        f"over {len(left) - 1} pairs of blocks of {CALLS} calls, after which {int(np.median(left))} of the other's "
+        f"{REQUESTS} still waited"
+    )
+    # Not the first pair: the other's slots are prepared in that one.
+    quiet, loud = (sorted(x for block in times.blocks[1:] for x in block) for times in (alone, beside))
+    a, b = percentile(quiet, 0.99), percentile(loud, 0.99)
+    report.judge(BAR, b / a if a and b and np.median(left) > 0 else None, note=note)
