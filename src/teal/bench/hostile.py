@@ -76,8 +76,8 @@ def _tell(flooder: subprocess.Popen[str], answer: str | None = None) -> str:
 def _hear(flooder: subprocess.Popen[str], answer: str | None) -> str:
     assert flooder.stdout is not None
     said = flooder.stdout.readline().strip()
-    if answer is not None and said != answer:
-        raise RuntimeError(f"the flooding client said {said!r}, expected {answer!r}")
+    if not said or (answer is not None and said != answer):
+        raise RuntimeError(f"the flooding client said {said!r}, expected {answer or 'how many still wait'!r}")
     return said
 
 
