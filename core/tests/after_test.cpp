@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "host/words.hpp"
 #include "tests/check.hpp"
 #include "tests/gated_pool.hpp"
 
@@ -253,10 +254,10 @@ void test_leavers() {
     const auto mine = stays.session->make_event();
     const auto blocked = shared(stays);
     note_after(stays, *blocked, {mine});
-    until([&] { return scene.pool->memory().header.blocked_size == 1; });
+    until([&] { return teal::peek_at(scene.pool->memory().header.blocked_size) == 1; });
     scene.sweeper.cancel_version(2);  // the line of log_model
     ended_as(*blocked, State::cancelled, Reason::unloaded);
-    CHECK_EQ(scene.pool->memory().header.blocked_size, 0);
+    CHECK_EQ(teal::peek_at(scene.pool->memory().header.blocked_size), 0);
     scene.check_all_free();
 }
 

@@ -297,8 +297,10 @@ void test_concurrency_changes() {
     gate();
     until([&] { return scene.pool->waiting() == 2 && scene.pool->queued() == 0; });
     client.session->cancel(*gates[1], State::cancelled, Reason::client_cancelled);
+    CHECK(scene.pool->enter(1'000'000'000));
     scene.pool->repair();
     CHECK_EQ(scene.pool->memory().models[gate_model].running, 1);
+    scene.pool->leave();
     scene.sweeper.limit_running(gate_model, 0);
     until([&] { return scene.in_gate.load() == 2; });
     scene.open_gate = true;

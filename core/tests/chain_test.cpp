@@ -1,4 +1,5 @@
 // Tests of requests that take the outputs of others: pipelines in the worker.
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "host/words.hpp"
 #include "tests/check.hpp"
 #include "tests/gated_pool.hpp"
 
@@ -189,10 +191,12 @@ void test_spilled() {
     Scene scene;
     scene.add_worker();
     std::weak_ptr<teal::Region> fetched;
-    std::uint32_t asked = 0;
+    std::atomic<std::uint32_t> asked{0};
     scene.workers[0]->fetch_spill = [&](std::uint32_t, std::uint32_t, std::uint32_t id, teal::SpilledOutputs& out) {
-        ++asked;
-        if (id != 7) return false;
+        if (id != 7) {
+            ++asked;
+            return false;
+        }
         const std::size_t bytes = scene.count->spilled.size() * 8;
         out.region = teal::Region::create(teal::RegionKind::spill, teal::page_bytes + bytes, 0, teal::Pages::small);
         std::memcpy(out.region->base() + teal::page_bytes, scene.count->spilled.data(), bytes);
@@ -204,6 +208,7 @@ void test_spilled() {
         tensor.nbytes = tensor.capacity = bytes;
         out.tensors.emplace_back(0, tensor);
         fetched = out.region;
+        ++asked;  // SYNC: pairs with the loads below: `fetched` is this thread's until then
         return true;
     };
     const Client client = scene.open(64, 64);
@@ -221,8 +226,8 @@ void test_spilled() {
     const Shared other = source(client);
     send(client, other, log_model);
     client.session->wait(*other, 0, 0);  // the worker is past what it did for the one before
+    CHECK_EQ(asked.load(), 2);
     CHECK(fetched.expired());
-    CHECK_EQ(asked, 2);
     // One that its client has taken meanwhile.
     const Shared late = taking(client, {large});
     large->line->detail.store(8);
@@ -356,7 +361,7 @@ void test_client_leaves() {
         const Shared next = taking(leaves, {first});
         send(leaves, first, log_model, {event});
         send(leaves, next, log_model, {first});
-        until([&] { return scene.pool->memory().header.blocked_size == 2; });
+        until([&] { return teal::peek_at(scene.pool->memory().header.blocked_size) == 2; });
         scene.close(leaves, Reason::client_gone);
         ended_as(*next, State::cancelled, Reason::client_gone);
     }

@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "cpu/clock.hpp"
+#include "host/words.hpp"
 #include "tests/check.hpp"
 #include "tests/gated_pool.hpp"
 
@@ -36,6 +37,23 @@ void change(GatedPool& scene, What&& what) {
     CHECK(scene.pool->enter(1'000'000'000));
     what(scene.pool->memory());
     scene.pool->leave();
+}
+
+// Others write it at any time.
+std::uint32_t blocked(const GatedPool& scene) { return teal::peek_at(scene.pool->memory().header.blocked_size); }
+
+// Requests of 1000, 1001, … that wait for an event; returns when the host has them.
+template <class Event>
+void note_blocked(GatedPool& scene, const Client& client, std::vector<std::unique_ptr<teal::ClientSlot>>& slots, std::uint32_t count, const Event& event) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+        slots.push_back(client.slot());
+        input(*slots.back()) = 1000 + i;
+        client.session->submit(*slots.back(), log_model, 0, 0, 0, {event});
+    }
+    until([&] {
+        scene.sweeper.tick();
+        return blocked(scene) == count;
+    });
 }
 
 // Each request is charged 10 ms when it comes, which no run here takes: what one takes longer than another moves nobody's turn.
@@ -423,15 +441,7 @@ void test_blocked_have_no_turn() {
     const auto busy = scene.occupy(other);
     const auto event = client.session->make_event();
     std::vector<std::unique_ptr<teal::ClientSlot>> many, others;
-    for (int i = 0; i < 40; ++i) {
-        many.push_back(client.slot());
-        input(*many.back()) = 1000 + i;
-        client.session->submit(*many.back(), log_model, 0, 0, 0, {event});
-    }
-    until([&] {
-        scene.sweeper.tick();
-        return scene.pool->memory().header.blocked_size == 40;
-    });
+    note_blocked(scene, client, many, 40, event);
     for (int i = 0; i < 30; ++i) others.push_back(scene.note(other, i));
     scene.taken(30);
     many.push_back(scene.note(client, 500));
@@ -440,7 +450,7 @@ void test_blocked_have_no_turn() {
     until([&] {
         scene.sweeper.tick();
         change(scene, [](teal::PoolMemory& memory) { memory.header.virtual_time += 1'000; });  // others run between two looks
-        return scene.pool->memory().header.blocked_size == 0 && scene.pool->queued() == 71;
+        return blocked(scene) == 0 && scene.pool->queued() == 71;
     });
     scene.open_gate = true;
     for (auto& slot : many) client.session->wait(*slot, 0, 0);
@@ -463,15 +473,7 @@ void test_waiting_is_no_credit() {
     const Client other = scene.open(16, 64);
     const auto event = flood.session->make_event();
     std::vector<std::unique_ptr<teal::ClientSlot>> many;
-    for (int i = 0; i < 100; ++i) {
-        many.push_back(flood.slot());
-        input(*many.back()) = 1000 + i;
-        flood.session->submit(*many.back(), log_model, 0, 0, 0, {event});
-    }
-    until([&] {
-        scene.sweeper.tick();
-        return scene.pool->memory().header.blocked_size == 100;
-    });
+    note_blocked(scene, flood, many, 100, event);
     const auto slot = other.slot();
     for (std::int64_t i = 0; i < 300; ++i) {
         input(*slot) = i;
@@ -485,7 +487,7 @@ void test_waiting_is_no_credit() {
     for (int i = 0; i < 3; ++i) next.push_back(scene.note(other, 500 + i));
     until([&] {
         scene.sweeper.tick();
-        return scene.pool->memory().header.blocked_size == 0 && scene.pool->queued() == 103;
+        return blocked(scene) == 0 && scene.pool->queued() == 103;
     });
     scene.open_gate = true;
     for (auto& one : many) flood.session->wait(*one, 0, 0);
@@ -508,14 +510,7 @@ void test_cancelled_is_not_charged() {
     std::vector<std::unique_ptr<teal::ClientSlot>> many;
     for (int i = 0; i < 60; ++i) many.push_back(scene.note(first, 1000 + i));
     scene.taken(60);
-    for (int i = 0; i < 60; ++i) {
-        many.push_back(first.slot());
-        first.session->submit(*many.back(), log_model, 0, 0, 0, {event});
-    }
-    until([&] {
-        scene.sweeper.tick();
-        return scene.pool->memory().header.blocked_size == 60;
-    });
+    note_blocked(scene, first, many, 60, event);
     std::vector<std::unique_ptr<teal::ClientSlot>> others;
     for (int i = 0; i < 20; ++i) others.push_back(scene.note(other, 2000 + i));
     scene.taken(80);
