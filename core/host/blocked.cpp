@@ -89,7 +89,7 @@ void Pool::stop_clock(Record& record) const noexcept {
     record.tag = record.tag > now ? record.tag - now : 0;
 }
 
-// Of one that can run from now on. Else a client could let a thousand requests loose that all come before anybody else's.
+// Of one that can run from now on. It had no turn while it waited, or a client could let a thousand loose that all come before anybody else's.
 void Pool::start_clock(std::uint32_t index) noexcept {
     Record& record = memory_->records[index];
     SessionLine& line = memory_->sessions[record.session];

@@ -16,7 +16,7 @@ namespace teal {
 namespace {
 
 constexpr std::uint64_t pool_offset = page_bytes;
-constexpr std::uint32_t heap_arity = 4;
+constexpr std::uint32_t heap_arity = 4;  // of two, the way down among hundreds that wait is twice as long, and is made of records that are not at hand
 constexpr unsigned slip_shift = 6;  // a record counts slips in 64 ns, of which it has room for 275 s
 // Entries taken from one ring in one drain(): a client that fills its ring as fast as it is emptied holds up nobody else.
 constexpr unsigned longest_turn = 16;
@@ -80,7 +80,6 @@ TEAL_HOT bool Pool::before(std::uint32_t a, std::uint32_t b) const noexcept {
     return left.sequence < right.sequence;
 }
 
-// Four children each: among hundreds that wait it is the way down through as many records that takes time, and children are looked at side by side.
 TEAL_HOT void Pool::heap_push(std::uint32_t record) noexcept {
     if (keeps_front_) {
         if (front_ == nobody || before(record, front_)) std::swap(record, front_);
